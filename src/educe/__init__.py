@@ -1,0 +1,29 @@
+"""educe: joint post-training reinforcement learning of language models over hundreds of domains.
+
+The package root stays torch-free: heavy modules load when a name below is first used.
+
+>>> import educe
+>>> educe.train("recipes/quickstart.toml")            # doctest: +SKIP
+>>> educe.sample("smollm2-135m-instruct", ["Hello"])  # doctest: +SKIP
+>>> educe.score("arithmetic/add/d1", completion="4")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from educe.api import sample, score, train
+
+_LAZY = {"train": "educe.api", "sample": "educe.api", "score": "educe.api"}
+
+__all__ = ["__version__", "sample", "score", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'educe' has no attribute {name!r}")

@@ -1,0 +1,214 @@
+"""The settings of a run, one frozen section each. Defaults live here and nowhere else.
+
+The texts in ``description`` are the recipe reference: docs and ``educe explain`` print them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class RunSettings(Section):
+    name: str = Field("run", description="Name of the run; its folder is OUT/NAME.")
+    seed: int = Field(0, ge=0, description="Root of every random draw of the run.")
+    out: str = Field("runs", description="Folder that holds run folders.")
+    mode: Literal["exact", "fast"] = Field(
+        "fast",
+        description="exact: a resumed run ends bitwise equal to an uninterrupted one; "
+        "fast: nothing is lost or trained twice, but texts may differ.",
+    )
+    threads: int = Field(0, ge=0, description="CPU threads for torch; 0 takes all cores.")
+    ranks: int = Field(1, ge=1, description="Trainer processes (gloo, or nccl on CUDA).")
+    sinks: tuple[str, ...] = Field(
+        (), description="Live sinks beside the run store: wandb, mlflow, trackio, tensorboard."
+    )
+
+
+class LoraSettings(Section):
+    rank: int = Field(0, ge=0, description="LoRA rank; 0 trains every weight.")
+    alpha: float = Field(32.0, gt=0, description="LoRA alpha (scale is alpha / rank).")
+    targets: str | tuple[str, ...] = Field("all-linear", description="Modules that get adapters.")
+
+
+class ModelSettings(Section):
+    name: str = Field(
+        "smollm2-135m-instruct",
+        description="A known name, a local Hugging Face folder, or a hub id (with allow_hub).",
+    )
+    dtype: Literal["float32", "bfloat16", "float64"] = Field(
+        "float32", description="Type of the master weights."
+    )
+    compute_dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
+        "auto", description="Autocast type of forward and backward; auto is the master type."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA, else CPU.")
+    lora: LoraSettings = Field(default_factory=lambda: LoraSettings())
+    context_length: int = Field(
+        0, ge=0, description="Longest prompt + completion in tokens; 0 takes the model's own."
+    )
+    chat_template: str = Field("", description="A Jinja file that replaces the model's template.")
+    system_prompt: str | None = Field(
+        None, description="System message put first; none by default (unset keeps the template's)."
+    )
+    allow_hub: bool = Field(False, description="Try the hub when nothing local fits (5 s limit).")
+    gradient_checkpointing: bool = Field(False, description="Recompute layers in the backward.")
+
+
+class DomainSettings(Section):
+    weight: float = Field(1.0, ge=0, description="Share of prompts, relative to the others.")
+    path: str = Field("", description="JSONL file or Hugging Face dataset folder of the tasks.")
+    function: str = Field("", description="module:function that returns a Domain.")
+    reward: str | tuple[str, ...] = Field(
+        "", description="module:function reward(s), TRL or verl signature, for path domains."
+    )
+    prompt_field: str = Field("prompt", description="Column of the prompt (text or messages).")
+    answer_field: str = Field("answer", description="Column of the gold answer.")
+    eval_fraction: float = Field(0.1, gt=0, lt=1, description="Share of rows held out.")
+    algorithm: str = Field("", description="Algorithm of this domain; empty takes the run's.")
+    temperature: float = Field(0.0, ge=0, description="Sampling temperature; 0 takes the run's.")
+    max_completion_tokens: int = Field(0, ge=0, description="Tokens a turn; 0 takes the stage's.")
+    max_turns: int = Field(0, ge=0, description="Turns; 0 takes the domain's own.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to the domain's constructor."
+    )
+
+
+class SupervisedSettings(Section):
+    """[sft]"""
+
+    steps: int = Field(0, ge=0, description="Optimizer steps; 0 follows epochs or the budget.")
+    epochs: float = Field(1.0, gt=0, description="Passes over num_tasks demonstrations.")
+    num_tasks: int = Field(512, gt=0, description="Demonstrations drawn over all domains.")
+    batch_size: int = Field(16, gt=0, description="Demonstrations an optimizer step.")
+    learning_rate: float = Field(3e-5, gt=0, description="Peak learning rate.")
+    minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
+    replicas: int = Field(1, gt=0, description="Times each demonstration may be revisited.")
+
+
+class ReinforceSettings(Section):
+    """[rl]"""
+
+    steps: int = Field(100, ge=0, description="Rollout batches (each may take several updates).")
+    prompts: int = Field(8, gt=0, description="Prompts a rollout batch.")
+    group_size: int = Field(8, gt=0, description="Completions a prompt.")
+    updates: int = Field(1, gt=0, description="Optimizer steps a rollout batch.")
+    learning_rate: float = Field(2e-6, gt=0, description="Peak learning rate.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature of rollouts.")
+    max_completion_tokens: int = Field(
+        0, ge=0, description="Tokens a turn; 0 takes each domain's own need."
+    )
+    minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
+    tokens: int = Field(0, ge=0, description="Completion-token budget of the stage; 0 is none.")
+    max_staleness: int = Field(0, ge=0, description="Versions a rollout may lag; 0 is on-policy.")
+    drop_trivial: bool = Field(
+        False, description="Leave all-equal groups out of the batch size (they carry no signal)."
+    )
+    score_workers: int = Field(1, gt=0, description="Killable reward workers.")
+    score_timeout_s: float = Field(20.0, gt=0, description="Deadline of one score or tool reply.")
+
+
+class AlgorithmSettings(Section):
+    """[algorithm] Empty values take the named bundle's published default."""
+
+    name: str = Field("grpo", description="Named bundle: grpo, dr_grpo, dapo, rloo, reinforce …")
+    clip_low: float | None = Field(None, ge=0, description="Lower clip offset.")
+    clip_high: float | None = Field(None, ge=0, description="Upper clip offset.")
+    kl_coefficient: float | None = Field(None, ge=0, description="Weight of the reference KL.")
+    kl_estimator: Literal["k1", "k2", "k3"] | None = Field(None, description="KL estimator.")
+    aggregation: (
+        Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "prompt-mean"]
+        | None
+    ) = Field(None, description="How token losses become one number.")
+    proximal: Literal["behaviour", "recompute"] = Field(
+        "recompute",
+        description="Ratio denominator: recomputed at the start of the update, or what sampled.",
+    )
+    importance_cap: float = Field(
+        2.0, ge=0, description="Cap of the proximal/behaviour weight (token TIS); 0 switches off."
+    )
+    advantage_eps: float | None = Field(None, gt=0, description="Added to the group's deviation.")
+
+
+class OptimizerSettings(Section):
+    name: Literal["adamw", "sgd"] = Field("adamw", description="Optimizer.")
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0, description="Gradient norm clip; 0 switches off.")
+    warmup_steps: int = Field(2, ge=0, description="Linear warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay.")
+    micro_batch_tokens: int = Field(
+        4096, gt=0, description="Tokens of one packed forward and backward (memory, not maths)."
+    )
+
+
+class EngineSettings(Section):
+    kind: Literal["embedded"] = Field("embedded", description="Which engine samples.")
+    max_rows: int = Field(64, gt=0, description="Completions decoded at once.")
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
+        "auto", description="Weights' type for sampling; auto shares the trainer's tensors."
+    )
+    prefill_tokens: int = Field(2048, gt=0, description="Prompt tokens computed in one forward.")
+    workers: int = Field(
+        0, ge=0, description="Rollout processes; 0 samples inside the trainer's process."
+    )
+
+
+class EvalSettings(Section):
+    """[eval]"""
+
+    tasks_per_domain: int = Field(50, gt=0, description="Held-out tasks a domain.")
+    samples: int = Field(1, gt=0, description="Completions a task.")
+    temperature: float = Field(0.0, ge=0, description="0 is greedy.")
+    baseline: Literal["none", "start", "base-best-prompt"] = Field(
+        "start", description="What the result is compared with."
+    )
+    few_shot: int = Field(3, ge=0, description="Examples of the few-shot base prompt.")
+    interval: float = Field(0.95, gt=0.5, lt=1, description="Coverage of the intervals.")
+
+
+class CheckpointSettings(Section):
+    every_steps: int = Field(
+        0, ge=0, description="Steps between checkpoints; 0 is stage ends only."
+    )
+    every_minutes: float = Field(10.0, ge=0, description="Minutes between checkpoints; 0 is off.")
+    keep: int = Field(2, gt=0, description="Newest checkpoints kept (the best one is kept too).")
+    best_metric: str = Field("reward", description="Metric whose highest value marks the best.")
+
+
+class GoalSettings(Section):
+    targets: dict[str, float] = Field(default_factory=dict, description="Domain: score to reach.")
+    guardrails: dict[str, float] = Field(
+        default_factory=dict, description="Domain: score that must not be undercut."
+    )
+    check_every: int = Field(10, gt=0, description="Steps between looks at the goal.")
+    tasks: int = Field(32, gt=0, description="Screen tasks a domain and look.")
+    patience: int = Field(3, gt=0, description="Looks without progress before out of reach.")
+
+
+class Recipe(Section):
+    """A whole recipe. Sections not given take their defaults."""
+
+    stages: tuple[Literal["sft", "rl", "eval"], ...] = Field(
+        ("sft", "rl", "eval"), description="What happens, in this order."
+    )
+    run: RunSettings = Field(default_factory=lambda: RunSettings())
+    model: ModelSettings = Field(default_factory=lambda: ModelSettings())
+    domains: dict[str, DomainSettings] = Field(
+        default_factory=dict, description="Domain name or glob: its settings."
+    )
+    sft: SupervisedSettings = Field(default_factory=lambda: SupervisedSettings())
+    rl: ReinforceSettings = Field(default_factory=lambda: ReinforceSettings())
+    eval: EvalSettings = Field(default_factory=lambda: EvalSettings())
+    algorithm: AlgorithmSettings = Field(default_factory=lambda: AlgorithmSettings())
+    optimizer: OptimizerSettings = Field(default_factory=lambda: OptimizerSettings())
+    engine: EngineSettings = Field(default_factory=lambda: EngineSettings())
+    checkpoint: CheckpointSettings = Field(default_factory=lambda: CheckpointSettings())
+    goal: GoalSettings = Field(default_factory=lambda: GoalSettings())
