@@ -175,9 +175,7 @@ class EvalSettings(Section):
 
 
 class CheckpointSettings(Section):
-    every_steps: int = Field(
-        0, ge=0, description="Steps between checkpoints; 0 is stage ends only."
-    )
+    every_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 is off.")
     every_minutes: float = Field(10.0, ge=0, description="Minutes between checkpoints; 0 is off.")
     keep: int = Field(2, gt=0, description="Newest checkpoints kept (the best one is kept too).")
     best_metric: str = Field("reward", description="Metric whose highest value marks the best.")

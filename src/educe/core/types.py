@@ -1,7 +1,7 @@
 """What flows between the parts: tasks, messages, trajectories, groups and scores.
 
 All of these are plain, serialisable records with ids; none of them knows a tensor. ``to_json`` and
-``from_json`` round-trip exactly, because the journal, the run store and remote workers depend on it.
+``from_json`` round-trip exactly: the journal, the run store and remote workers depend on it.
 """
 
 from __future__ import annotations
