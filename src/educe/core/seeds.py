@@ -42,4 +42,5 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray
         z = (z ^ (z >> np.uint64(30))) * _MIX1
         z = (z ^ (z >> np.uint64(27))) * _MIX2
         z = z ^ (z >> np.uint64(31))
-    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * (2.0**-53)
+    out: NDArray[np.float64] = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * (2.0**-53)
+    return out
