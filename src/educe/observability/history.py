@@ -1,0 +1,79 @@
+"""The metrics of a run as series, for whatever draws or judges them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from educe.core.protocols import MetricRow
+from educe.observability.metric_names import split_domain_metric
+
+Series = list[tuple[int, float]]
+
+
+class History:
+    """Series of (step, value) by (stage, name), each kept up to ``capacity`` newest steps.
+
+    Args:
+        capacity: bounds the memory of long runs; None keeps everything.
+    """
+
+    def __init__(self, rows: Iterable[MetricRow] = (), *, capacity: int | None = None) -> None:
+        self._capacity = capacity
+        self._series: dict[tuple[str, str], deque[tuple[int, float]]] = {}
+        self._last: dict[str, MetricRow] = {}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: MetricRow) -> None:
+        """Take a row in; a step that was seen before is replaced, with all that followed it."""
+        for name, value in row.values.items():
+            series = self._series.get((row.stage, name))
+            if series is None:
+                series = self._series[row.stage, name] = deque(maxlen=self._capacity)
+            while series and series[-1][0] >= row.step:
+                series.pop()
+            series.append((row.step, float(value)))
+        self._last[row.stage] = row
+
+    def stages(self) -> list[str]:
+        return list(self._last)
+
+    def last(self, stage: str) -> MetricRow | None:
+        return self._last.get(stage)
+
+    def names(self, stage: str) -> list[str]:
+        return [name for s, name in self._series if s == stage]
+
+    def series(self, stage: str, name: str) -> Series:
+        """Return the series of a full metric name (``rl/reward``, ``domain/x/score``)."""
+        return list(self._series.get((stage, name), ()))
+
+    def overall(self, stage: str, name: str) -> Series:
+        """Return the series of ``STAGE/name``."""
+        return self.series(stage, f"{stage}/{name}")
+
+    def domains(self, stage: str) -> list[str]:
+        """Return the domains with metrics in a stage, sorted."""
+        pairs = (split_domain_metric(name) for name in self.names(stage))
+        return sorted({pair[0] for pair in pairs if pair is not None})
+
+    def domain(self, stage: str, domain: str, name: str) -> Series:
+        return self.series(stage, f"domain/{domain}/{name}")
+
+
+def finite_values(series: Iterable[tuple[int, float]]) -> list[float]:
+    """Return the finite values of a series, in order."""
+    return [value for _, value in series if math.isfinite(value)]
+
+
+def smooth(values: list[float], window: int) -> list[float]:
+    """Return the trailing mean over up to ``window`` values (shorter at the start)."""
+    total, smoothed = 0.0, []
+    for i, value in enumerate(values):
+        total += value
+        if i >= window:
+            total -= values[i - window]
+        smoothed.append(total / min(i + 1, window))
+    return smoothed

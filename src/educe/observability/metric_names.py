@@ -1,0 +1,62 @@
+"""The metric names that the loops write and that views, alarms and plots look for.
+
+Names are flat: ``STAGE/NAME`` overall, ``domain/DOMAIN/NAME`` for one domain (domains hold slashes
+themselves, so NAME is what follows the last one), ``time/NAME_s`` for spans. Others may be recorded
+freely; they are kept, plotted on demand and exported all the same.
+"""
+
+from __future__ import annotations
+
+DOMAIN_PREFIX = "domain/"
+
+# name after the stage: what it is. Shares are in [0, 1].
+OVERALL = {
+    "loss": "loss of the update",
+    "reward": "mean reward of scored samples (composed, normalised)",
+    "score": "mean score of scored samples, chance-corrected",
+    "screen_score": "mean score on screen tasks (never trained on)",
+    "kl_k1": "KL to the reference, k1 estimator, nats a token",
+    "kl_k3": "KL to the reference, k3 estimator, nats a token",
+    "entropy": "policy entropy, nats a token",
+    "clip_low": "share of tokens clipped from below",
+    "clip_high": "share of tokens clipped from above",
+    "max_ratio": "largest policy/proximal ratio of a token",
+    "mismatch": "mean |p_trainer - p_engine| of sampled tokens, same weights",
+    "grad_norm": "gradient norm before clipping",
+    "learning_rate": "learning rate",
+    "completion_tokens": "mean completion length, tokens",
+    "truncated": "share of completions cut at the token limit",
+    "trivial_right": "share of groups whose scores are all right",
+    "trivial_wrong": "share of groups whose scores are all wrong",
+    "unscored": "share of samples without a score",
+    "skipped": "1 when the step was skipped because of a non-finite gradient",
+}
+
+# What a view shows first, in this order, when it is there.
+HEADLINES = (
+    "reward",
+    "score",
+    "screen_score",
+    "loss",
+    "kl_k1",
+    "kl_k3",
+    "entropy",
+    "completion_tokens",
+    "truncated",
+    "unscored",
+    "grad_norm",
+    "mismatch",
+)
+
+
+def domain_metric(domain: str, name: str) -> str:
+    """Return the flat name of a domain's metric."""
+    return f"{DOMAIN_PREFIX}{domain}/{name}"
+
+
+def split_domain_metric(flat: str) -> tuple[str, str] | None:
+    """Return (domain, name) of a domain's metric, None for any other metric."""
+    if not flat.startswith(DOMAIN_PREFIX):
+        return None
+    domain, slash, name = flat[len(DOMAIN_PREFIX) :].rpartition("/")
+    return (domain, name) if slash and domain and name else None
