@@ -1,0 +1,114 @@
+"""The one door: ``open_sandbox`` and the ``Sandbox`` that every level stands behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol
+
+from educe.sandbox.contract import Job, JobError, Level, Result, SandboxError
+from educe.sandbox.plain import run_plain
+
+
+class Backend(Protocol):
+    """What a level implements. Must be callable from any thread."""
+
+    level: Level
+
+    def run_batch(self, jobs: Sequence[Job]) -> list[Result]: ...
+
+    def close(self) -> None: ...
+
+
+class PlainBackend:
+    """Child processes with rlimits, two at a time."""
+
+    level = Level.PLAIN
+
+    def __init__(self, num_parallel: int = 2) -> None:
+        self._pool = ThreadPoolExecutor(num_parallel, thread_name_prefix="educe-plain")
+
+    def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
+        if len(jobs) == 1:
+            return [run_plain(jobs[0])]
+        return list(self._pool.map(run_plain, jobs))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class Sandbox:
+    """Runs model-written programs in isolation. Close it, or use it as a context manager.
+
+    Safe to use from several threads and from an asyncio loop. Make one per process: a worker
+    process opens its own.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._closed = False
+
+    @property
+    def level(self) -> Level:
+        """What is enforced for every job of this sandbox."""
+        return self._backend.level
+
+    def run(self, job: Job) -> Result:
+        """Run one job to its end; never raises for anything the program does.
+
+        Raises:
+            JobError: when an argument of a call is not a builtin value.
+            SandboxError: when the sandbox is closed.
+        """
+        return self.run_batch([job])[0]
+
+    def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
+        """Run jobs side by side; results come in the order of the jobs."""
+        if self._closed:
+            raise SandboxError("this sandbox is closed")
+        for job in jobs:
+            if not isinstance(job, Job):
+                raise JobError(f"expected a Job, got {type(job).__name__}")
+        return self._backend.run_batch(jobs) if jobs else []
+
+    async def run_async(self, job: Job) -> Result:
+        """Like :meth:`run`, without blocking the event loop."""
+        return (await self.run_batch_async([job]))[0]
+
+    async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]:
+        """Like :meth:`run_batch`, without blocking the event loop."""
+        return await asyncio.to_thread(self.run_batch, jobs)
+
+    def close(self) -> None:
+        """End all processes of this sandbox. Closing twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._backend.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_sandbox(level: Level | str | int | None = None) -> Sandbox:
+    """Return a sandbox.
+
+    Args:
+        level: the exact level wanted; None takes the best of this host.
+
+    Raises:
+        SandboxError: when this host cannot enforce the level.
+        JobError: for an unknown level.
+    """
+    if level is not None:
+        Level.parse(level)
+    return Sandbox(PlainBackend())

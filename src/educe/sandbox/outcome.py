@@ -1,0 +1,218 @@
+"""From raw facts about a dead job to its verdict, the same for every level.
+
+The facts are the kernel's (exit status, limits hit) and ours (deadline, overflow); the frames come
+from the candidate's side and are parsed as hostile bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass, field
+
+from educe.sandbox import runner, values
+from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, Times
+
+
+@dataclass(slots=True)
+class Ending:
+    """What is known about how a job ended. ``status`` is negative for a signal."""
+
+    status: int | None = None
+    late: bool = False
+    overflow: str = ""
+    out_of_memory: bool = False
+    broken: str = ""  # our own failure, in words
+    times: Times = field(default_factory=Times)
+    peak_memory_mb: float = 0.0
+    outputs: dict[str, bytes] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    truncated: list[str] = field(default_factory=list)
+    level: Level = Level.PLAIN
+    fingerprint: str = ""
+
+
+@dataclass(slots=True)
+class Frames:
+    """The parsed result channel."""
+
+    cases: dict[int, CallResult] = field(default_factory=dict)
+    compile_error: str | None = None
+    import_error: str | None = None
+    import_exit: str | None = None
+    memory_error: bool = False
+    started: bool = False
+    ended: bool = False
+    tamper: str = ""
+
+
+def parse_frames(data: bytes | bytearray, num_calls: int) -> Frames:
+    """Parse the result channel; never raises, forged or broken frames are named in ``tamper``."""
+    frames = Frames()
+    at, header = 0, runner.HEADER
+    while at < len(data):
+        if at + header.size > len(data):
+            frames.tamper = "half a frame"
+            break
+        kind, index, cpu_s, length = header.unpack_from(data, at)
+        at += header.size
+        body = bytes(data[at : at + length])
+        if len(body) < length:
+            frames.tamper = "half a frame"
+            break
+        at += length
+        _take_frame(frames, kind, index, cpu_s, body, num_calls)
+    return frames
+
+
+def _take_frame(
+    frames: Frames, kind: int, index: int, cpu_s: float, body: bytes, num_calls: int
+) -> None:
+    text = body[: runner.MAX_ERROR + 8].decode("utf-8", "replace")
+    if kind in (runner.CASE, runner.CASE_TIMEOUT, runner.CASE_DIED):
+        if index in frames.cases or index >= num_calls or frames.ended:
+            frames.tamper = f"an unexpected result for call {index}"
+            return
+        cpu_s = cpu_s if 0 <= cpu_s < 1e9 else 0.0
+        if kind == runner.CASE_TIMEOUT:
+            frames.cases[index] = CallResult("timeout", error="took too long", cpu_s=cpu_s)
+        elif kind == runner.CASE_DIED:
+            frames.cases[index] = CallResult("died", error=_death(text), cpu_s=cpu_s)
+        else:
+            frames.cases[index] = _parse_case(frames, body, cpu_s)
+    elif kind == runner.START:
+        frames.started = True
+    elif kind == runner.END:
+        frames.ended = True
+    elif kind == runner.COMPILE:
+        frames.compile_error = text
+    elif kind == runner.IMPORT:
+        frames.import_error = text
+    elif kind == runner.IMPORT_EXIT:
+        frames.import_exit = text
+    elif kind == runner.MEMORY:
+        frames.memory_error = True
+    else:
+        frames.tamper = f"a frame of unknown kind {kind}"
+
+
+def _parse_case(frames: Frames, body: bytes, cpu_s: float) -> CallResult:
+    try:
+        record = json.loads(body)
+        status, error = record["s"], record.get("e", "")
+        if status == "returned":
+            return CallResult("returned", values.decode(record["v"]), cpu_s=cpu_s)
+        if status in ("raised", "exited", "unserialisable") and isinstance(error, str):
+            return CallResult(status, error=error, cpu_s=cpu_s)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    frames.tamper = "a malformed result"
+    return CallResult("died", error="sent a malformed result", cpu_s=cpu_s)
+
+
+def _death(text: str) -> str:
+    try:
+        code = int(text)
+    except ValueError:
+        return "ended without a result"
+    if code >= 0:
+        return f"ended without a result (exit code {code})"
+    return f"killed by {signal_name(-code)}"
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGSEGV`` for 11, and ``signal 70`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def conclude(
+    job: Job, ending: Ending, stdout: bytearray, stderr: bytearray, channel: bytearray
+) -> Result:
+    """Return the result of a job from everything that is known about it."""
+    frames = parse_frames(channel, len(job.calls))
+    calls = tuple(
+        frames.cases.get(index, CallResult("missing", error="no result arrived"))
+        for index in range(len(job.calls))
+    )
+    verdict, reason = _verdict(job, ending, frames, calls)
+    flags = list(ending.flags)
+    if frames.tamper:
+        flags.append(f"tamper:{frames.tamper}")
+    truncated = list(ending.truncated)
+    if ending.overflow:
+        truncated.append(ending.overflow)
+    status = ending.status
+    return Result(
+        verdict=verdict,
+        reason=reason,
+        exit_code=status if status is not None and status >= 0 else None,
+        signal=-status if status is not None and status < 0 else None,
+        stdout=bytes(stdout),
+        stderr=bytes(stderr),
+        outputs=ending.outputs,
+        calls=calls,
+        truncated=tuple(truncated),
+        flags=tuple(flags),
+        times=ending.times,
+        peak_memory_mb=ending.peak_memory_mb,
+        level=ending.level,
+        fingerprint=ending.fingerprint,
+    )
+
+
+def _verdict(
+    job: Job, ending: Ending, frames: Frames, calls: tuple[CallResult, ...]
+) -> tuple[BoxVerdict, str]:
+    limits, status = job.limits, ending.status
+    if ending.broken:
+        return BoxVerdict.INFRA, ending.broken
+    if ending.overflow:
+        return BoxVerdict.OLE, f"wrote more than allowed to {ending.overflow}"
+    if ending.out_of_memory:
+        return BoxVerdict.MLE, f"needed more than {limits.memory_mb} MiB"
+    if status == -signal.SIGXCPU or (
+        status is not None and status < 0 and ending.times.cpu_s >= limits.cpu_s
+    ):
+        return BoxVerdict.TLE_CPU, f"used more than {limits.cpu_s:g} s of processor time"
+    if ending.late:
+        if ending.times.cpu_s >= limits.cpu_s:
+            return BoxVerdict.TLE_CPU, f"used more than {limits.cpu_s:g} s of processor time"
+        return BoxVerdict.TLE_WALL, f"did not end within {limits.wall_s:g} s"
+    if frames.compile_error is not None:
+        return BoxVerdict.CE, frames.compile_error
+    if frames.memory_error:
+        return BoxVerdict.MLE, f"needed more than {limits.memory_mb} MiB"
+    if frames.tamper:
+        return BoxVerdict.PROTO, f"the result channel held {frames.tamper}"
+    if job.entry_point:
+        return _call_verdict(frames, calls, status)
+    if status is None:
+        return BoxVerdict.INFRA, "the exit status was lost"
+    if status < 0:
+        return BoxVerdict.RE, f"killed by {signal_name(-status)}"
+    if status > 0:
+        return BoxVerdict.RE, f"exit code {status}"
+    return BoxVerdict.OK, ""
+
+
+def _call_verdict(
+    frames: Frames, calls: tuple[CallResult, ...], status: int | None
+) -> tuple[BoxVerdict, str]:
+    if frames.import_error is not None:
+        return BoxVerdict.RE, frames.import_error
+    if frames.import_exit is not None:
+        return BoxVerdict.PROTO, f"the program ended itself while loading: {frames.import_exit}"
+    if not frames.ended and status is not None and status < 0:
+        return BoxVerdict.RE, f"killed by {signal_name(-status)}"
+    if not frames.ended:
+        return (
+            BoxVerdict.PROTO,
+            f"the program ended (exit code {status}) before all calls were made",
+        )
+    for index, call in enumerate(calls):
+        if call.status in ("died", "exited", "missing"):
+            return BoxVerdict.PROTO, f"call {index}: {call.error}"
+    return BoxVerdict.OK, ""

@@ -1,0 +1,86 @@
+"""From a job to what the runner inside the box reads, and the environment it runs in."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from educe.sandbox.contract import Job, JobError
+
+# Chosen so that nothing of the host shows and nothing varies between hosts.
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "SOURCE_DATE_EPOCH": "0",
+}
+
+
+def base_environment(home: str) -> dict[str, str]:
+    """Return the whole environment of a job whose folder is ``home``."""
+    return {**_ENVIRONMENT, "HOME": home, "TMPDIR": home}
+
+
+def import_paths(runtime: str) -> list[str]:
+    """Return folders that a runtime adds to ``sys.path``."""
+    if runtime != "python-numpy":
+        return []
+    spec = importlib.util.find_spec("numpy")
+    if spec is None or spec.origin is None:
+        raise JobError("runtime 'python-numpy' needs numpy, which is not installed")
+    return [str(Path(spec.origin).parent.parent)]
+
+
+def preloads(runtime: str) -> list[str]:
+    """Return modules that a runtime imports before the job."""
+    return ["numpy"] if runtime == "python-numpy" else []
+
+
+def job_payload(job: Job) -> dict[str, Any]:
+    """Return the marshal-able form of a job for the runner.
+
+    Raises:
+        JobError: when an argument is not a builtin value.
+    """
+    calls = [(call.args, dict(call.kwargs)) for call in job.calls]
+    for call in job.calls:
+        _check_builtin(call.args, 0)
+        _check_builtin(dict(call.kwargs), 0)
+    return {
+        "source": job.source,
+        "runtime": job.runtime,
+        "entry_point": job.entry_point,
+        "calls": calls,
+        "argv": list(job.argv),
+        "env": dict(job.env),
+        "files": dict(job.files),
+        "limits": dataclasses.asdict(job.limits),
+        "seed": job.seed,
+    }
+
+
+def _check_builtin(value: Any, depth: int) -> None:
+    kind = type(value)
+    if depth > 200:
+        raise JobError("a call's argument is nested too deeply")
+    if value is None or kind in (bool, int, float, complex, str, bytes):
+        return
+    if kind in (list, tuple, set, frozenset):
+        for item in value:
+            _check_builtin(item, depth + 1)
+    elif kind is dict:
+        for key, item in value.items():
+            _check_builtin(key, depth + 1)
+            _check_builtin(item, depth + 1)
+    else:
+        raise JobError(f"a call's arguments must be builtin values, got {kind.__name__}")

@@ -1,0 +1,439 @@
+"""What runs inside a box, beside the candidate: it loads the program, calls it and sends values.
+
+This file stands alone (standard library only, no import of educe): it is executed by a bare
+interpreter inside the box. Nothing here is trusted by the grader. It knows inputs, never answers,
+and a candidate that takes it over can only send values, exactly what returning them would do.
+
+Frames on the result channel: ``<BIfI`` (kind, case index, cpu seconds, body length) and a body.
+"""
+
+# ruff: noqa: PTH, SIM115  (pathlib costs memory in every box; streams stay open on purpose)
+from __future__ import annotations
+
+import base64
+import builtins
+import gc
+import json
+import marshal
+import os
+import random
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+import types
+from typing import Any, NoReturn
+
+START, CASE, CASE_TIMEOUT, CASE_DIED, END, COMPILE, IMPORT, IMPORT_EXIT, MEMORY = range(1, 10)
+HEADER = struct.Struct("<BIfI")
+CASE_HEADER = struct.Struct("<I")
+MAX_ERROR = 4000
+_MAIN_NAMES = {"bash": "main.sh", "c": "main.c", "c++": "main.cpp", "node": "main.js"}
+COMPILERS = {
+    "c": ["cc", "-O1", "-std=gnu17", "-o", "main.bin", "main.c", "-lm"],
+    "c++": ["c++", "-O1", "-std=gnu++20", "-o", "main.bin", "main.cpp"],
+}
+
+# Taken before any candidate code runs: patching the modules later cannot confuse the runner.
+_exit, _write, _read, _fork = os._exit, os.write, os.read, os.fork
+
+
+def send(fd: int, kind: int, index: int = 0, cpu_s: float = 0.0, body: bytes = b"") -> None:
+    """Write one whole frame; a closed channel is ignored (nobody listens any more)."""
+    data = HEADER.pack(kind, index, cpu_s, len(body)) + body
+    try:
+        while data:
+            data = data[_write(fd, data) :]
+    except OSError:
+        _exit(1)
+
+
+def _clip(text: str) -> bytes:
+    raw = text.encode("utf-8", "backslashreplace")
+    return raw if len(raw) <= MAX_ERROR else raw[:MAX_ERROR] + b"..."
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
+
+
+def apply_rlimits(limits: dict[str, Any], *, address_space: bool, processes: bool) -> None:
+    """Lower this process's limits for good; what children inherit."""
+    cpu = max(1, int(limits["cpu_s"] + 0.999))
+    mib = 1 << 20
+    wanted = [
+        (resource.RLIMIT_CPU, cpu, cpu + 1),
+        (resource.RLIMIT_FSIZE, limits["disk_mb"] * mib, None),
+        (resource.RLIMIT_NOFILE, limits["num_descriptors"], None),
+        (resource.RLIMIT_CORE, 0, None),
+        (resource.RLIMIT_STACK, 8 * mib, 16 * mib),
+    ]
+    if sys.platform == "linux":
+        wanted += [(resource.RLIMIT_MEMLOCK, 65536, None), (resource.RLIMIT_MSGQUEUE, 0, None)]
+        wanted += [(resource.RLIMIT_NICE, 0, None), (resource.RLIMIT_RTPRIO, 0, None)]
+    if address_space:
+        wanted.append((resource.RLIMIT_AS, limits["memory_mb"] * mib + _address_space(), None))
+    if processes:
+        wanted.append((resource.RLIMIT_NPROC, limits["num_processes"], None))
+    for name, soft, hard in wanted:
+        ceiling = resource.getrlimit(name)[1]
+        hard = soft if hard is None else hard
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        try:
+            resource.setrlimit(name, (soft, hard))
+        except (ValueError, OSError):
+            if sys.platform == "linux":
+                raise
+
+
+def _address_space() -> int:
+    """Bytes of address space that the bare interpreter already uses."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 64 << 20
+
+
+def run_job(job: dict[str, Any], result_fd: int) -> NoReturn:
+    """Run a job in this process and never return."""
+    for path, content in sorted(job["files"].items()):
+        folder = os.path.dirname(path)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+    if job["runtime"].startswith("python"):
+        _open_standard_streams()
+        random.seed(job["seed"])
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(job["seed"] & 0xFFFFFFFF)
+        os.environ.update(job["env"])
+        if job["entry_point"]:
+            _run_calls(job, result_fd)
+        _run_program(job, result_fd)
+    _run_executable(job, result_fd)
+
+
+def _open_standard_streams() -> None:
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stderr = open(
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+def _load(job: dict[str, Any], name: str, path: str, result_fd: int) -> tuple[Any, Any]:
+    """Return (code, module) of the source, or send a compile error and exit."""
+    source = job["source"]
+    path = os.path.join(os.getcwd(), path)
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(source)
+        code = compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        text = _describe(error)
+        if isinstance(error, SyntaxError):
+            text = f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+        send(result_fd, COMPILE, body=_clip(text))
+        _exit(1)
+    module = types.ModuleType(name)
+    module.__dict__.update(__file__=path, __builtins__=builtins)
+    sys.modules[name] = module
+    sys.path.insert(0, os.getcwd())
+    return code, module
+
+
+def _run_program(job: dict[str, Any], result_fd: int) -> NoReturn:
+    """Run the source as ``__main__``, as the interpreter would, exit handlers included."""
+    sys.argv = ["main.py", *job["argv"]]
+    code, module = _load(job, "__main__", "main.py", result_fd)
+    status = 0
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        status = _exit_status(error.code)
+    except MemoryError:
+        send(result_fd, MEMORY)
+        status = 1
+    except BaseException:
+        status = 1
+        sys.excepthook(*sys.exc_info())
+    _exit(_finish(status))
+
+
+def _exit_status(code: object) -> int:
+    """Return the status that a shell would see for ``sys.exit(code)``."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    try:
+        print(code, file=sys.stderr)
+    except BaseException:
+        return 1
+    return 1
+
+
+def _finish(status: int) -> int:
+    """Join threads, run exit handlers and flush, in the interpreter's order."""
+    try:
+        threading = sys.modules.get("threading")
+        if threading is not None:
+            threading._shutdown()
+        atexit = sys.modules.get("atexit")
+        if atexit is not None:
+            atexit._run_exitfuncs()
+    except SystemExit as error:
+        status = _exit_status(error.code)
+    except BaseException:
+        status = status or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:
+            status = status or 120
+    return status
+
+
+def _run_calls(job: dict[str, Any], result_fd: int) -> NoReturn:
+    """Import the source once, then make each call in a process of its own."""
+    code, module = _load(job, "solution", "solution.py", result_fd)
+    try:
+        exec(code, module.__dict__)
+        function: Any = module
+        for part in job["entry_point"].split("."):
+            if isinstance(function, type):
+                function = function()
+            function = getattr(function, part)
+    except SystemExit as error:
+        send(result_fd, IMPORT_EXIT, body=_clip(repr(error.code)))
+        _exit(_exit_status(error.code))
+    except MemoryError:
+        send(result_fd, MEMORY)
+        _exit(1)
+    except BaseException as error:
+        text = _describe(error)
+        if isinstance(error, AttributeError) and job["entry_point"].split(".")[-1] in text:
+            text = f"the program defines no {job['entry_point']!r} ({text})"
+        send(result_fd, IMPORT, body=_clip(text))
+        _exit(1)
+    send(result_fd, START)
+    gc.freeze()
+    for index, (args, kwargs) in enumerate(job["calls"]):
+        _run_case(job, function, index, args, kwargs, result_fd)
+    send(result_fd, END)
+    _exit(_finish_quietly())
+
+
+def _finish_quietly() -> int:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:
+            return 0
+    return 0
+
+
+def _run_case(
+    job: dict[str, Any], function: Any, index: int, args: Any, kwargs: Any, result_fd: int
+) -> None:
+    _finish_quietly()  # or every child would print what is buffered again
+    reader, writer = os.pipe()
+    child = _fork()
+    if child == 0:
+        os.close(reader)
+        os.close(result_fd)
+        _call(job, function, args, kwargs, writer)
+    os.close(writer)
+    wall_s = job["limits"]["case_wall_s"]
+    deadline = time.monotonic() + wall_s if wall_s else None
+    body, late = _read_case(reader, deadline, job["limits"]["result_bytes"])
+    os.close(reader)
+    try:
+        if body is not None or late:
+            os.killpg(child, signal.SIGKILL)
+    except OSError:
+        pass
+    try:
+        _, status, usage = os.wait4(child, 0)
+        cpu_s = usage.ru_utime + usage.ru_stime
+    except ChildProcessError:
+        status, cpu_s = 0, 0.0
+    if body is not None:
+        send(result_fd, CASE, index, cpu_s, body)
+    elif late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+        send(result_fd, CASE_TIMEOUT, index, cpu_s)
+    else:
+        how = os.waitstatus_to_exitcode(status)
+        send(result_fd, CASE_DIED, index, cpu_s, str(how).encode())
+
+
+def _read_case(fd: int, deadline: float | None, cap: int) -> tuple[bytes | None, bool]:
+    """Return (the case's body or None, whether its time ran out)."""
+    data = b""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    while True:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poller.poll(left * 1000 + 1):
+                return None, True
+        chunk = _read(fd, 1 << 16)
+        if not chunk:
+            return None, False
+        data += chunk
+        if len(data) < CASE_HEADER.size:
+            continue
+        (length,) = CASE_HEADER.unpack_from(data)
+        if length > cap:
+            return b'{"s":"unserialisable","e":"the value is larger than the result limit"}', False
+        if len(data) >= CASE_HEADER.size + length:
+            return data[CASE_HEADER.size : CASE_HEADER.size + length], False
+
+
+def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -> NoReturn:
+    """In the case's own process: call, encode strictly, send, die."""
+    os.setpgid(0, 0)
+    record: dict[str, Any]
+    try:
+        value = function(*args, **kwargs)
+        try:
+            record = {"s": "returned", "v": encode(value)}
+        except RecursionError:
+            record = {"s": "unserialisable", "e": "the value is nested too deeply"}
+        except TypeError as error:
+            record = {"s": "unserialisable", "e": str(error)}
+    except SystemExit as error:
+        record = {"s": "exited", "e": f"SystemExit: {error.code!r}"[:MAX_ERROR]}
+    except BaseException as error:
+        record = {"s": "raised", "e": _clip(_trace(error)).decode("utf-8", "replace")}
+    body = json.dumps(record).encode()
+    if len(body) > job["limits"]["result_bytes"]:
+        body = b'{"s":"unserialisable","e":"the value is larger than the result limit"}'
+    data = CASE_HEADER.pack(len(body)) + body
+    _finish_quietly()
+    try:
+        while data:
+            data = data[_write(fd, data) :]
+    except OSError:
+        pass
+    _exit(0)
+
+
+def _trace(error: BaseException) -> str:
+    """Return ``Type: text (line n)``, the line being the candidate's innermost one."""
+    text = _describe(error)
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.endswith("solution.py"):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return text if line is None else f"{text} (line {line})"
+
+
+def encode(value: Any, depth: int = 0) -> Any:
+    """Return typed JSON of an exact builtin value; see ``educe.sandbox.values``.
+
+    Raises:
+        TypeError: for any other type, subclasses of builtins included.
+    """
+    if depth > 200:
+        raise RecursionError
+    kind = type(value)
+    if value is None or kind is bool or kind is float or kind is str:
+        return value
+    if kind is int:
+        return value if value.bit_length() <= 4096 else {"i": hex(value)}
+    if kind is list:
+        return [encode(item, depth + 1) for item in value]
+    if kind is tuple:
+        return {"t": [encode(item, depth + 1) for item in value]}
+    if kind is dict:
+        return {"d": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
+    if kind is set or kind is frozenset:
+        nodes = [encode(item, depth + 1) for item in value]
+        return {"s" if kind is set else "f": sorted(nodes, key=json.dumps)}
+    if kind is bytes:
+        return {"b": base64.b64encode(value).decode()}
+    if kind is complex:
+        return {"c": [value.real, value.imag]}
+    raise TypeError(f"a value of type {kind.__name__} was returned; only builtin types count")
+
+
+def _run_executable(job: dict[str, Any], result_fd: int) -> NoReturn:
+    """Compile when the runtime needs it, then become the program."""
+    runtime = job["runtime"]
+    os.set_inheritable(result_fd, False)
+    environment = {**os.environ, **job["env"]}
+    if runtime in _MAIN_NAMES:
+        with open(_MAIN_NAMES[runtime], "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(job["source"])
+    if runtime in COMPILERS:
+        _compile(COMPILERS[runtime], environment, result_fd)
+    arguments = list(job["argv"])
+    if runtime == "executable":
+        name = arguments[0]
+        if name in job["files"]:
+            os.chmod(name, 0o700)
+            arguments[0] = "./" + name
+    else:
+        starts = {"bash": ["bash", "main.sh"], "node": ["node", "main.js"]}
+        arguments = starts.get(runtime, ["./main.bin"]) + arguments
+    # Python ignores these two; a program must start with the usual disposition.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(arguments[0], arguments, environment)
+    except OSError as error:
+        send(result_fd, COMPILE, body=_clip(f"cannot run {arguments[0]!r}: {error.strerror}"))
+        _exit(127)
+
+
+def _compile(command: list[str], environment: dict[str, str], result_fd: int) -> None:
+    reader, writer = os.pipe()
+    child = _fork()
+    if child == 0:
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+        try:
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            _write(2, f"{command[0]}: {error.strerror}\n".encode())
+            _exit(127)
+    os.close(writer)
+    text = b""
+    while chunk := _read(reader, 1 << 16):
+        text = (text + chunk)[:MAX_ERROR]
+    os.close(reader)
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        send(result_fd, COMPILE, body=text or b"the compiler failed without a message")
+        _exit(1)
+
+
+def main() -> NoReturn:
+    """Entry of the plain level: a marshalled job on one descriptor, frames on another."""
+    job_fd, result_fd = int(sys.argv[1]), int(sys.argv[2])
+    with os.fdopen(job_fd, "rb") as file:
+        job = marshal.load(file)
+    os.set_inheritable(result_fd, False)
+    for path in job["import_paths"]:
+        sys.path.append(path)
+    for name in job["preload"]:
+        __import__(name)
+    apply_rlimits(job["limits"], address_space=job["limit_address_space"], processes=False)
+    run_job(job, result_fd)
+
+
+if __name__ == "__main__":
+    main()
