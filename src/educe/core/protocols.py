@@ -148,20 +148,27 @@ class SamplingParameters:
 class GenerateRequest:
     """Ask an engine for one completion of a token prompt.
 
-    ``group_key`` marks requests whose ``prompt_token_ids`` are equal, so that the prompt is
-    computed once; ``seed_key`` in the parameters makes the draws (see ``core.seeds``).
+    Requests with one ``group_key`` (not empty) have equal prompts: the prompt is computed once.
+    ``parent`` names a finished request that was submitted with ``retain=True`` and whose tokens
+    begin this prompt: what was computed for it is used again. ``seed_key`` in the parameters makes
+    the draws (see ``core.seeds``).
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     parameters: SamplingParameters
     group_key: str = ""
-    return_prompt_logprobs: bool = False
+    parent: str = ""
+    retain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine returns: the very tokens sampled, with their behaviour log-probabilities."""
+    """What an engine returns: the very tokens sampled, with their behaviour log-probabilities.
+
+    The log-probabilities are of the distribution sampled from (temperature and truncation
+    applied); for greedy sampling, of the softmax at temperature 1.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -169,7 +176,6 @@ class Completion:
     policy_version: int
     stop_reason: StopReason
     text: str
-    prompt_logprobs: tuple[float, ...] = ()
 
 
 class Engine(Protocol):
@@ -186,8 +192,15 @@ class Engine(Protocol):
     @property
     def num_unfinished(self) -> int: ...
 
+    def release(self, request_id: str) -> None:
+        """Forget what was retained for a request; unknown ids are fine."""
+        ...
+
     def publish(self, version: int) -> None:
-        """Make the trainer's current weights visible; drops caches of older versions."""
+        """Make the trainer's current weights visible; drops caches of older versions.
+
+        Raises RuntimeError while requests are unfinished: weights change only at rest.
+        """
         ...
 
 

@@ -1,0 +1,228 @@
+"""EmbeddedEngine: token prompts in, sampled completions out, by continuous batching.
+
+Knows nothing of text beyond stop strings, nothing of tasks or rewards.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from educe.core.protocols import Completion, GenerateRequest
+from educe.core.types import StopReason
+from educe.engines.embedded.execution import ModuleRunner
+from educe.engines.embedded.sampler import sample
+from educe.engines.embedded.scheduler import CacheBook, PrefillJob, Row, RowScheduler
+
+
+class EmbeddedEngine:
+    """Samples from a :class:`educe.models.load.LoadedModel`.
+
+    Args:
+        model: the trainer's own model; its tensors are read, not copied, unless ``dtype`` differs.
+        stop_token_ids: tokens that end a completion (they are part of it).
+        decode: tokens to text, for stop strings and ``Completion.text``.
+        max_rows: completions decoded at once.
+        exact: the same request gives the same tokens whatever else is in the batch (fp32).
+        prefill_tokens: prompt tokens computed in one forward; longer prompts go in chunks.
+        dtype: type of the weights read; None shares the model's tensors.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        stop_token_ids: Iterable[int],
+        decode: Callable[[Sequence[int]], str],
+        max_rows: int = 64,
+        exact: bool = False,
+        prefill_tokens: int = 2048,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._source = model
+        own = model.head_weight().dtype
+        self._copies = dtype is not None and dtype != own
+        if self._copies:
+            model = replace(model, causal=copy.deepcopy(model.causal).to(dtype), adapter=None)
+        self._runner = ModuleRunner(model, max_rows, exact)
+        self._exact = exact
+        self._scheduler = RowScheduler(max_rows)
+        self._book = CacheBook()
+        self._stop = frozenset(stop_token_ids)
+        self._decode = decode
+        self._prefill_tokens = prefill_tokens
+        self.version = 0
+        self._cancelled: list[GenerateRequest] = []
+
+    @property
+    def num_unfinished(self) -> int:
+        return self._scheduler.num_unfinished + len(self._cancelled)
+
+    @property
+    def num_free_rows(self) -> int:
+        return self._scheduler.max_rows - self._scheduler.num_unfinished
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: for an empty prompt or no room for a token.
+        """
+        if not request.prompt_token_ids:
+            raise ValueError(f"request {request.request_id} has an empty prompt")
+        if request.parameters.max_tokens < 1:
+            raise ValueError(
+                f"request {request.request_id}: max_tokens must be at least 1, "
+                f"got {request.parameters.max_tokens}"
+            )
+        self._scheduler.submit(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; it comes back from ``step`` with what it has, as CANCELLED."""
+        request = self._scheduler.cancel(request_id)
+        if request is not None:
+            self._cancelled.append(request)
+
+    def release(self, request_id: str) -> None:
+        self._runner.store.forget(self._book.release(request_id))
+
+    def publish(self, version: int) -> None:
+        if self.num_unfinished:
+            raise RuntimeError(
+                f"weights change only at rest, but {self.num_unfinished} requests are unfinished"
+            )
+        if self._copies:
+            with torch.no_grad():
+                for mine, theirs in zip(
+                    self._runner.model.causal.parameters(),
+                    self._source.causal.parameters(),
+                    strict=True,
+                ):
+                    mine.copy_(theirs)
+        self._runner.store.forget(self._book.clear())
+        self.version = version
+
+    def step(self) -> list[Completion]:
+        """Add one token to every running row, then admit and prefill what fits."""
+        finished = [
+            Completion(r.request_id, (), (), self.version, StopReason.CANCELLED, "")
+            for r in self._cancelled
+        ]
+        self._cancelled.clear()
+        finished += self._retire([row for row in self._scheduler.running if row.cancelled])
+        if self._scheduler.running:
+            rows = list(self._scheduler.running)  # slot order
+            finished += self._sample(rows, self._runner.decode(rows))
+        for jobs in self._batches(self._scheduler.admit(self._book)):
+            finished += self._prefill(jobs)
+        return finished
+
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        """Submit all and run to the end; completions come in the requests' order."""
+        for request in requests:
+            self.submit(request)
+        done: dict[str, Completion] = {}
+        while self.num_unfinished:
+            done.update({c.request_id: c for c in self.step()})
+        return [done[r.request_id] for r in requests]
+
+    def _batches(self, jobs: Sequence[PrefillJob]) -> Iterable[list[PrefillJob]]:
+        """Cut jobs into forwards of at most ``prefill_tokens``; exact mode runs each alone."""
+        batch: list[PrefillJob] = []
+        for job in jobs:
+            used = sum(len(j.token_ids) for j in batch)
+            if batch and (self._exact or used + len(job.token_ids) > self._prefill_tokens):
+                yield batch
+                batch = []
+            batch.append(job)
+        if batch:
+            yield batch
+
+    def _prefill(self, jobs: Sequence[PrefillJob]) -> list[Completion]:
+        heads = [self._prefill_chunks(job) for job in jobs]
+        logits, segment_ids = self._runner.prefill(heads, self._book)
+        rows, sources = [], []
+        for number, (head, segment_id) in enumerate(zip(heads, segment_ids, strict=True)):
+            chain = (*head.chain, segment_id)
+            for request in head.requests:
+                self._book.hold(chain)
+                row = Row(request, chain, len(request.prompt_token_ids))
+                self._scheduler.start(row)
+                rows.append(row)
+                sources.append(number)
+        return self._sample(rows, logits[torch.tensor(sources, device=logits.device)])
+
+    def _prefill_chunks(self, job: PrefillJob) -> PrefillJob:
+        """Compute a long prompt's leading chunks; return the job of its last chunk."""
+        chunk = self._prefill_tokens
+        while len(job.token_ids) > chunk:
+            head = PrefillJob(job.chain, job.start, job.token_ids[:chunk], [])
+            _, (segment_id,) = self._runner.prefill([head], self._book)
+            job = PrefillJob(
+                (*job.chain, segment_id), job.start + chunk, job.token_ids[chunk:], job.requests
+            )
+        return job
+
+    def _sample(self, rows: Sequence[Row], logits: torch.Tensor) -> list[Completion]:
+        parameters = [row.request.parameters for row in rows]
+        tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
+        ended = []
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            row.token_ids.append(token)
+            row.logprobs.append(logprob)
+            if self._stop_reason(row) is not None:
+                ended.append(row)
+        return self._retire(ended)
+
+    def _stop_reason(self, row: Row) -> StopReason | None:
+        parameters = row.request.parameters
+        if row.cancelled:
+            return StopReason.CANCELLED
+        if row.token_ids and row.token_ids[-1] in self._stop and not parameters.ignore_end:
+            return StopReason.END
+        if parameters.stop and row.token_ids:
+            tail = self._decode(row.token_ids[-_STOP_TAIL:])
+            if any(s in tail for s in parameters.stop):
+                return StopReason.END
+        if len(row.token_ids) >= parameters.max_tokens:
+            return StopReason.LENGTH
+        return None
+
+    def _retire(self, rows: Sequence[Row]) -> list[Completion]:
+        out = []
+        for row in rows:
+            reason = self._stop_reason(row) or StopReason.CANCELLED
+            if row.request.retain:
+                self._keep(row)
+            moved = self._scheduler.finish(row)
+            if moved is not None:
+                self._runner.store.move(moved.slot, row.slot, moved.suffix_length)
+                moved.slot = row.slot
+            self._runner.store.forget(self._book.drop(row.chain))
+            out.append(
+                Completion(
+                    row.request.request_id,
+                    tuple(row.token_ids),
+                    tuple(row.logprobs),
+                    self.version,
+                    reason,
+                    self._decode(row.token_ids),
+                )
+            )
+        return out
+
+    def _keep(self, row: Row) -> None:
+        """Turn what a row computed into a segment that its next turn can start from."""
+        chain = row.chain
+        if row.suffix_length:
+            segment = self._book.add(row.prefix_length, tuple(row.token_ids[:-1]))
+            self._runner.store.freeze(segment.segment_id, row.slot, row.suffix_length)
+            chain = (*chain, segment.segment_id)
+        self._book.retain(row.request.request_id, chain)
+
+
+_STOP_TAIL = 24

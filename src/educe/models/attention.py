@@ -1,0 +1,203 @@
+"""Attention over forests of segments, plugged into transformers' attention interface.
+
+Shapes: T packed tokens, H query heads, K key/value heads, D head width.
+
+A pack is one row of T tokens laid out depth first: each segment is followed at once by everything
+that descends from it. A token attends to the tokens before it in its own segment and to all tokens
+of its segment's ancestors. So each segment needs one causal call for itself and, if anything
+descends from it, one dense call whose queries are all its descendants together; the parts are
+merged by their log-sum-exp. A shared prompt is thereby computed once, forwards and backwards.
+
+The context travels in the forward's keyword arguments (``educe_context=``), never in a global: a
+checkpointed layer recomputes with the pack it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from educe.core.forest import Span
+
+ATTENTION_NAME = "educe"
+
+
+class AttentionContext(Protocol):
+    """What the attention function asks for the layer's output."""
+
+    def attend(
+        self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
+    ) -> Tensor:
+        """Return the attention output [1, H, T, D]."""
+        ...
+
+
+def attention_function(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    educe_context: AttentionContext | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The function registered with transformers; returns ([1, T, H, D], None)."""
+    if educe_context is None:
+        raise ValueError("a module with educe's attention needs the keyword educe_context=")
+    if dropout:
+        raise ValueError(f"shared segments need attention dropout 0, got {dropout}")
+    out = educe_context.attend(module.layer_idx, query, key, value, scaling)
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register(ATTENTION_NAME, attention_function)
+
+
+def flash_forward(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention with its log-sum-exp: ([N, H, Q, D], [N, H, Q] in fp32 or wider).
+
+    The CPU operator is private to torch; ``tests/models/test_attention.py`` pins its behaviour.
+    Elsewhere the plain formula is used.
+    """
+    if query.device.type == "cpu":
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, scale=scale
+        )
+        return cast(Tensor, out), cast(Tensor, lse)
+    return plain_attention(query, key, value, causal, scale)
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same by the plain formula, differentiable, on any device."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = (query @ key.transpose(-1, -2)).to(wide) * scale
+    if causal:
+        keep = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+        scores = scores.masked_fill(~keep.tril(), float("-inf"))
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.unsqueeze(-1)).exp().to(value.dtype)
+    return weights @ value, lse
+
+
+def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Combine attention over two disjoint key sets: outputs [..., D], log-sum-exps [...]."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    weight_a = (lse_a - lse).exp().unsqueeze(-1)
+    weight_b = (lse_b - lse).exp().unsqueeze(-1)
+    return out_a * weight_a + out_b * weight_b, lse
+
+
+class _CpuForest(torch.autograd.Function):
+    """Forest attention on CPU through the flash kernel and its own backward.
+
+    The kernel's backward is right for a part of the keys when it is fed the *merged* output and
+    log-sum-exp, since softmax weights are exp(score - merged lse).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, spans: Sequence[Span]
+    ) -> Tensor:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        out = torch.empty(query.shape, dtype=wide)
+        lse = torch.empty(query.shape[:3], dtype=wide)
+        for span in spans:
+            own = slice(span.start, span.end)
+            part, part_lse = flash_forward(
+                query[:, :, own], key[:, :, own], value[:, :, own], True, scale
+            )
+            out[:, :, own], lse[:, :, own] = part, part_lse
+        for span in spans:
+            if span.last == span.end:
+                continue
+            own, below = slice(span.start, span.end), slice(span.end, span.last)
+            part, part_lse = flash_forward(
+                query[:, :, below], key[:, :, own], value[:, :, own], False, scale
+            )
+            out[:, :, below], lse[:, :, below] = merge(
+                out[:, :, below], lse[:, :, below], part.to(wide), part_lse
+            )
+        out = out.to(query.dtype)
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.scale, ctx.spans = scale, spans
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query, key, value, out, lse = ctx.saved_tensors
+        grad_out = grads[0].contiguous()
+        wide = lse.dtype
+        grad_query = torch.zeros(query.shape, dtype=wide)
+        grad_key = torch.zeros(key.shape, dtype=wide)
+        grad_value = torch.zeros(value.shape, dtype=wide)
+        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        for span in ctx.spans:
+            own, below = slice(span.start, span.end), slice(span.end, span.last)
+            for rows, causal in ((own, True), (below, False)):
+                if rows.start == rows.stop:
+                    continue
+                dq, dk, dv = backward(
+                    grad_out[:, :, rows],
+                    query[:, :, rows],
+                    key[:, :, own],
+                    value[:, :, own],
+                    out[:, :, rows],
+                    lse[:, :, rows].contiguous(),
+                    0.0,
+                    causal,
+                    scale=ctx.scale,
+                )
+                grad_query[:, :, rows] += dq
+                grad_key[:, :, own] += dk
+                grad_value[:, :, own] += dv
+        return (
+            grad_query.to(query.dtype),
+            grad_key.to(key.dtype),
+            grad_value.to(value.dtype),
+            None,
+            None,
+        )
+
+
+def forest_mask(spans: Sequence[Span], device: torch.device | str = "cpu") -> Tensor:
+    """Return the dense boolean mask [T, T] (true = may attend) of a forest; the test oracle."""
+    total = max(span.last for span in spans)
+    allowed = torch.zeros(total, total, dtype=torch.bool, device=device)
+    for span in spans:
+        length = span.end - span.start
+        causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+        allowed[span.start : span.end, span.start : span.end] = causal
+        allowed[span.end : span.last, span.start : span.end] = True
+    return allowed
+
+
+class ForestContext:
+    """Attention of a packed forest, for training and scoring. ``spans`` cover all T tokens."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = tuple(spans)
+        self._mask: Tensor | None = None
+
+    def attend(
+        self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
+    ) -> Tensor:
+        if query_1HTD.device.type == "cpu":
+            apply = cast(Callable[..., Tensor], _CpuForest.apply)
+            return apply(query_1HTD, key_1KTD, value_1KTD, scale, self.spans)
+        if self._mask is None:
+            self._mask = forest_mask(self.spans, query_1HTD.device)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query_1HTD, key_1KTD, value_1KTD, self._mask, scale=scale, enable_gqa=True
+        )
