@@ -1,0 +1,139 @@
+"""Checks on the recipe alone: numbers that do not fit, options that exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from educe.config.positions import format_key
+from educe.config.settings import DomainSettings
+from educe.core.errors import EduceError, RecipeError, did_you_mean
+from educe.preflight.plan import Plan, bundle_of
+
+SINKS = ("wandb", "mlflow", "trackio", "tensorboard")
+
+
+def check_batch(plan: Plan) -> Iterator[EduceError]:
+    """Yield what is wrong with the batch sizes of the stages that will run."""
+    recipe = plan.recipe
+    if not recipe.stages:
+        yield plan.error("stages", 'the list is empty; name at least one of "sft", "rl", "eval".')
+    if "sft" in recipe.stages:
+        sft = recipe.sft
+        if sft.batch_size > sft.num_tasks:
+            yield plan.error(
+                "sft.batch_size",
+                f"a batch of {sft.batch_size} demonstrations is larger than the "
+                f"{sft.num_tasks} there are. Lower sft.batch_size or raise sft.num_tasks.",
+            )
+    if "rl" in recipe.stages:
+        yield from _reinforce(plan)
+
+
+def _reinforce(plan: Plan) -> Iterator[EduceError]:
+    rl, run = plan.recipe.rl, plan.recipe.run
+    if rl.updates > rl.prompts:
+        yield plan.error(
+            "rl.updates",
+            f"{rl.updates} optimizer steps cannot share a rollout batch of {rl.prompts} prompts: "
+            f"a mini-batch would be smaller than one prompt. Expected rl.updates <= rl.prompts; "
+            f"lower rl.updates or raise rl.prompts.",
+        )
+    if run.ranks > rl.prompts:
+        yield plan.error(
+            "run.ranks",
+            f"{run.ranks} trainer processes cannot share {rl.prompts} prompts. "
+            f"Expected run.ranks <= rl.prompts.",
+        )
+
+
+def check_algorithms(plan: Plan) -> Iterator[EduceError]:
+    """Yield unknown algorithms, and groups of one where the baseline is the group."""
+    recipe = plan.recipe
+    if "rl" not in recipe.stages:
+        return
+    # An empty entry stands for the domains that take the run's algorithm.
+    entries = {"algorithm.name": DomainSettings()} | {
+        f"{_key(name)}.algorithm": settings
+        for name, settings in recipe.domains.items()
+        if settings.algorithm
+    }
+    for key, settings in entries.items():
+        try:
+            bundle = bundle_of(recipe, settings)
+        except RecipeError as error:
+            yield RecipeError(str(error), plan.where(key))
+            continue
+        if bundle.needs_group and recipe.rl.group_size < 2:
+            yield plan.error(
+                "rl.group_size",
+                f"a group of one has no baseline: {bundle.name} compares a prompt's completions "
+                f"with each other. Expected at least 2, got {recipe.rl.group_size}.",
+            )
+            return
+
+
+def check_exclusions(plan: Plan) -> Iterator[EduceError]:
+    """Yield options that contradict each other or that would silently do nothing."""
+    recipe = plan.recipe
+    rl, algorithm = recipe.rl, recipe.algorithm
+    if recipe.run.mode == "exact" and rl.max_staleness > 0:
+        yield plan.error(
+            "rl.max_staleness",
+            f'run.mode = "exact" trains on-policy only; got max_staleness = {rl.max_staleness}. '
+            f'Set it to 0, or run.mode = "fast".',
+        )
+    if recipe.eval.samples > 1 and recipe.eval.temperature == 0 and "eval" in recipe.stages:
+        yield plan.error(
+            "eval.samples",
+            f"{recipe.eval.samples} greedy samples of a task are all the same. Raise "
+            f"eval.temperature above 0, or set eval.samples = 1.",
+        )
+    if algorithm.kl_estimator is not None and algorithm.kl_coefficient == 0:
+        yield plan.error(
+            "algorithm.kl_estimator",
+            "algorithm.kl_coefficient is 0, so no KL is estimated. Raise the coefficient, or "
+            "remove the estimator.",
+        )
+    for sink in recipe.run.sinks:
+        if sink not in SINKS:
+            yield plan.error(
+                "run.sinks",
+                f"there is no sink {sink!r}.{did_you_mean(sink, SINKS)} Known: {', '.join(SINKS)}.",
+            )
+    yield from _domain_exclusions(plan)
+
+
+def _domain_exclusions(plan: Plan) -> Iterator[EduceError]:
+    for name, settings in plan.recipe.domains.items():
+        key = _key(name)
+        if settings.path and settings.function:
+            yield plan.error(f"{key}.function", "give either 'path' or 'function', not both.")
+        elif settings.reward and not settings.path:
+            yield plan.error(
+                f"{key}.reward",
+                "'reward' scores the rows of a 'path'; this domain has none and brings its own.",
+            )
+        elif settings.options and settings.path:
+            yield plan.error(
+                f"{key}.options",
+                "'options' go to a domain's constructor; a domain of rows ('path') has none.",
+            )
+
+
+def check_goal(plan: Plan) -> Iterator[EduceError]:
+    """Yield goals and guardrails on domains that are not part of the run."""
+    goal = plan.recipe.goal
+    if not plan.domains:
+        return  # told already: no domain could be resolved
+    for table, entries in (("targets", goal.targets), ("guardrails", goal.guardrails)):
+        for name in entries:
+            if name not in plan.domains:
+                yield plan.error(
+                    f'goal.{table}."{name}"',
+                    f"this domain is not part of the run.{did_you_mean(name, plan.domains)} Add it under "
+                    f"[domains], or take it out of the goal.",
+                )
+
+
+def _key(name: str) -> str:
+    return format_key(("domains", name))

