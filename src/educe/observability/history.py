@@ -69,11 +69,15 @@ def finite_values(series: Iterable[tuple[int, float]]) -> list[float]:
 
 
 def smooth(values: list[float], window: int) -> list[float]:
-    """Return the trailing mean over up to ``window`` values (shorter at the start)."""
-    total, smoothed = 0.0, []
-    for i, value in enumerate(values):
-        total += value
-        if i >= window:
-            total -= values[i - window]
-        smoothed.append(total / min(i + 1, window))
+    """Return the mean over a centred window of about ``window`` values, narrower at both ends.
+
+    Being centred it does not trail behind a trend, and both ends keep their own value.
+    """
+    sums = [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+    smoothed = []
+    for i in range(len(values)):
+        half = min(window // 2, i, len(values) - 1 - i)
+        smoothed.append((sums[i + half + 1] - sums[i - half]) / (2 * half + 1))
     return smoothed
