@@ -275,6 +275,8 @@ def _relation(text: str, depth: int) -> Answer:
         label = re.sub(r"[\s{}\\]", "", sides[0])
         value = _parse(sides[-1], depth + 1)
     try:
+        for side in sides:
+            _refuse_words(side)
         nodes = tuple(parse_formula(s) for s in sides)
     except MathSyntaxError:
         if value is None:
@@ -292,13 +294,21 @@ def _value(text: str) -> Value:
         if "\\text" in match.group(1) or _is_unit(tail):
             text = text[: offset + match.start()]
             unit = " ".join(tail.casefold().split())
-    if text.endswith("°"):
-        text, unit = text[:-1], "°"
-    if re.search(r"(?<![A-Za-z\\])[A-Za-z]{3,}(?![A-Za-z])", text):
-        for word in re.findall(r"(?:^|(?<=\s))([A-Za-z]{3,})(?=\s|$)", text):
-            if word.casefold() not in _WORD_NAMES:
-                raise MathSyntaxError(f"the word {word!r} in a formula")
-    return Value(parse_formula(text), unit)
+    _refuse_words(text)
+    node = parse_formula(text)
+    if node.kind == "degree":
+        node, unit = node.args[0], "°"
+    elif node.kind == "neg" and node.args[0].kind == "degree":
+        node, unit = replace(node, args=node.args[0].args), "°"
+    return Value(node, "°" if unit in {"degree", "degrees", "deg"} else unit)
+
+
+def _refuse_words(text: str) -> None:
+    """Letters between blanks are a word of prose, unless they name a function."""
+    for word in re.findall(r"(?:^|(?<=\s))([A-Za-z]{2,})(?=\s|$)", text):
+        is_word = len(word) >= 3 or word.casefold() in _SHORT_WORDS
+        if is_word and word.casefold() not in _WORD_NAMES:
+            raise MathSyntaxError(f"the word {word!r} in a formula")
 
 
 def _is_unit(tail: str) -> bool:
@@ -328,7 +338,3 @@ def interval_of(answer: Answer) -> Items | None:
         return None
     brackets = ("[" if closed[0] else "(") + ("]" if closed[1] else ")")
     return Items("bracket", (Value(sides[0]), Value(sides[2])), brackets)
-
-
-def without_unit(value: Value) -> Value:
-    return replace(value, unit="")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_CHARACTERS = 2000
-MAX_DEPTH = 40
+MAX_DEPTH = 60
 MAX_NODES = 800
 
 
@@ -80,7 +80,7 @@ _REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, by in (
         (r"\\(?:left|right|bigl?|bigr|Bigl?|Bigr)(?![A-Za-z])\.?", " "),
         (r"\\(?:displaystyle|textstyle|limits|nolimits|hline)(?![A-Za-z])", " "),
-        (r"\\(?:[,;:!> ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~", " "),
+        (r"(?<!\\)\\(?:[,;:!> ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
         (r"\\(?:mathrm|mathit|mathbf|operatorname|rm|bf)\s?\{([A-Za-z]{1,12})\}", r" \1 "),
@@ -111,7 +111,7 @@ _REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 def clean(text: str) -> str:
     """Return the formula with delimiters, spacing commands and spelling variants unified."""
     text = text.strip()
-    text = re.sub(r"\\[()\[\]]", " ", text)
+    text = re.sub(r"(?<!\\)\\[()\[\]]", " ", text)
     text = re.sub(r"(?<!\\)\$", " ", text)
     for pattern, by in _REPLACEMENTS:
         text = pattern.sub(by, text)
@@ -301,6 +301,14 @@ class _Parser:
         return self._argument()
 
     def _atom(self) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise MathSyntaxError("formula nested too deeply")
+        node = self._bare_atom()
+        self._depth -= 1
+        return node
+
+    def _bare_atom(self) -> Node:
         kind, text = self._take()
         if kind == "num":
             if self._peek()[1] == "_":
