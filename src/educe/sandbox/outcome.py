@@ -10,7 +10,8 @@ import json
 import signal
 from dataclasses import dataclass, field
 
-from educe.sandbox import runner, values
+from educe.sandbox import values
+from educe.sandbox.inside import runner
 from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, Times
 
 

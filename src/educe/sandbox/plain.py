@@ -22,7 +22,7 @@ from educe.sandbox.contract import BoxVerdict, Job, Level, Limits, Result, Times
 from educe.sandbox.outcome import Ending, conclude
 from educe.sandbox.payload import base_environment, import_paths, job_payload, preloads
 
-_RUNNER = str(Path(__file__).with_name("runner.py"))
+_RUNNER = str(Path(__file__).with_name("inside") / "runner.py")
 
 
 def run_plain(job: Job) -> Result:

@@ -7,7 +7,8 @@ and a candidate that takes it over can only send values, exactly what returning 
 Frames on the result channel: ``<BIfI`` (kind, case index, cpu seconds, body length) and a body.
 """
 
-# ruff: noqa: PTH, SIM115  (pathlib costs memory in every box; streams stay open on purpose)
+# ruff: noqa: PTH101, PTH103, PTH109, PTH118, PTH120, PTH123, SIM115
+# (pathlib costs memory in every box; the standard streams stay open on purpose)
 from __future__ import annotations
 
 import base64

@@ -1,0 +1,213 @@
+"""System calls that Python has no name for, through ctypes. Linux on x86-64 and arm64.
+
+Everything here is thin: one function a call, errors as ``OSError``. The interpreter must be
+single-threaded where it forks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import struct
+
+CLONE_VM = 0x100
+CLONE_PIDFD = 0x1000
+CLONE_NEWNS = 0x20000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+WALL = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_SET_THP_DISABLE = 47, 4, 41
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+AT_RECURSIVE = 0x8000
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
+
+MACHINE = {"x86_64": 0, "aarch64": 1}.get(platform.machine(), -1)
+# name: (x86-64, arm64); None where the architecture never had it.
+NUMBERS: dict[str, tuple[int | None, int | None]] = {
+    "capset": (126, 91),
+    "seccomp": (317, 277),
+    "pivot_root": (155, 41),
+    "pidfd_send_signal": (424, 424),
+    "clone3": (435, 435),
+    "close_range": (436, 436),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# Forking must keep the interpreter lock, so that call goes through a handle that does not drop it.
+_locked = ctypes.PyDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+
+def number(name: str) -> int:
+    """Return a system call's number on this machine.
+
+    Raises:
+        OSError: ENOSYS on an architecture this file does not know.
+    """
+    value = NUMBERS[name][MACHINE] if MACHINE >= 0 else None
+    if value is None:
+        raise OSError(38, f"no system call {name} on {platform.machine()}")
+    return value
+
+
+def check(result: int, what: str) -> int:
+    """Return a libc result, or raise the OSError of ``errno``."""
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def call(name: str, *arguments: object) -> int:
+    """Make a system call with integers and buffers as arguments."""
+    ready = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return check(int(_syscall(ctypes.c_long(number(name)), *ready)), name)
+
+
+def unshare(flags: int) -> None:
+    check(_libc.unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    check(_libc.setns(fd, kind), "setns")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    check(
+        _libc.mount(
+            source.encode(),
+            target.encode(),
+            None if kind is None else kind.encode(),
+            ctypes.c_ulong(flags),
+            options.encode() or None,
+        ),
+        f"mount {kind or 'bind'} on {target}",
+    )
+
+
+def umount(target: str, flags: int = 0) -> None:
+    check(_libc.umount2(target.encode(), flags), f"umount {target}")
+
+
+def make_read_only(target: str) -> None:
+    """Make a mount and all below it read-only, without set-user-id programs and devices."""
+    attributes = struct.pack(
+        "<QQQQ", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, 0, 0
+    )
+    call("mount_setattr", -100, target.encode() + b"\0", AT_RECURSIVE, attributes, len(attributes))
+
+
+def pivot_root(new: str, old: str) -> None:
+    call("pivot_root", new.encode() + b"\0", old.encode() + b"\0")
+
+
+def prctl(option: int, *arguments: int) -> int:
+    ready = [ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
+    return check(_libc.prctl(option, *ready), f"prctl {option}")
+
+
+def drop_bounding_set() -> None:
+    """Take away every capability that an exec could ever give back."""
+    for capability in range(64):
+        if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) < 0:
+            break
+
+
+def drop_capabilities() -> None:
+    """Empty the effective, permitted and inheritable sets of this process."""
+    header, data = struct.pack("<Ii", 0x20080522, 0), bytes(24)
+    call("capset", header, data)
+
+
+def close_from(first: int) -> None:
+    call("close_range", first, 0x7FFFFFFF, 0)
+
+
+def send_signal(pidfd: int, signal_number: int) -> bool:
+    """Signal the process behind a pidfd; False when it is already gone."""
+    return (
+        int(_syscall(ctypes.c_long(number("pidfd_send_signal")), pidfd, signal_number, None, 0))
+        == 0
+    )
+
+
+def open_beneath(folder_fd: int, path: str, flags: int) -> int:
+    """Open a path below a folder, through no link, no mount and no ``..``."""
+    resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
+    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, resolve)
+    return call("openat2", folder_fd, path.encode() + b"\0", how, len(how))
+
+
+def fork(flags: int, exit_signal: int = 0) -> tuple[int, int]:
+    """Fork into new namespaces; return (pid, pidfd), (0, -1) in the child.
+
+    With ``exit_signal`` 0 the child is waited for with ``WALL`` and never reaped behind our back.
+    """
+    pidfd = ctypes.c_int(-1)
+    arguments = struct.pack(
+        "<QQQQQQQQ", flags | CLONE_PIDFD, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0
+    )
+    _locked.PyOS_BeforeFork()
+    pid = int(_locked.syscall(ctypes.c_long(number("clone3")), arguments, len(arguments)))
+    if pid == 0:
+        _locked.PyOS_AfterFork_Child()
+        return 0, -1
+    code = ctypes.get_errno()
+    _locked.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(code, f"clone3: {os.strerror(code)}")
+    return pid, pidfd.value
+
+
+class IdleProcesses:
+    """Processes that only sleep in ``pause`` and share this process's memory.
+
+    One is the first process of each job's pid namespace: killing it ends everything in there, and
+    it costs no page table. It runs no instruction of ours but ``pause`` in the C library, on a
+    stack of its own; signals from inside its namespace cannot reach it.
+    """
+
+    STACK_BYTES = 16384
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+        self._pause = ctypes.cast(_libc.pause, ctypes.c_void_p)
+        self._clone = _locked.clone
+        self._clone.restype = ctypes.c_int
+
+    def start(self, flags: int = 0) -> tuple[int, int, mmap.mmap]:
+        """Return (pid, pidfd, its stack); give the stack back when the process is dead."""
+        stack = self._free.pop() if self._free else mmap.mmap(-1, self.STACK_BYTES)
+        top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + self.STACK_BYTES - 64
+        pidfd = ctypes.c_int(-1)
+        pid = int(
+            self._clone(
+                self._pause,
+                ctypes.c_void_p(top & ~15),
+                ctypes.c_int(flags | CLONE_VM | CLONE_PIDFD | 17),
+                None,
+                ctypes.byref(pidfd),
+            )
+        )
+        check(pid, "clone of an idle process")
+        return pid, pidfd.value, stack
+
+    def give_back(self, stack: mmap.mmap) -> None:
+        self._free.append(stack)

@@ -1,0 +1,185 @@
+"""A seccomp filter, assembled by hand.
+
+A deny list, because programs need most of what a kernel has; whatever is newer than this file is
+unknown to it and answered ENOSYS. Foreign system-call tables kill the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+
+from educe.sandbox.inside import kernel
+
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_ABOVE, _JUMP_BITS, _RETURN = (
+    0x20,
+    0x15,
+    0x25,
+    0x35,
+    0x45,
+    0x06,
+)
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ARCHITECTURES = (0xC000003E, 0xC00000B7)
+_NEWEST_KNOWN = 462  # mseal, Linux 6.10
+_SET_MODE_FILTER = 1
+_AF_ALLOWED = (1, 2, 10)  # unix, inet, inet6: an empty network namespace is behind them
+_NAMESPACE_FLAGS = 0x7E020080
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+
+Number = tuple[int | None, int | None]
+DENIED: dict[str, Number] = {
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "acct": (163, 89),
+    "syslog": (103, 116),
+    "lookup_dcookie": (212, 18),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "vhangup": (153, 58),
+    "nfsservctl": (180, 42),
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "set_mempolicy_home_node": (450, 450),
+    "statmount": (457, 457),
+    "listmount": (458, 458),
+    "uselib": (134, None),
+    "ustat": (136, None),
+    "sysfs": (139, None),
+}
+# Memory that no cgroup of ours counts and no tmpfs limit bounds.
+UNCOUNTED: dict[str, Number] = {"memfd_create": (319, 279)}
+# Without a pid namespace the process group is what gets killed, so nothing may leave it.
+GROUP_ESCAPES: dict[str, Number] = {"setsid": (112, 157), "setpgid": (109, 154)}
+_CLONE, _CLONE3, _SOCKET, _IOCTL, _PERSONALITY = (
+    (56, 220),
+    (435, 435),
+    (41, 198),
+    (16, 29),
+    (135, 92),
+)
+
+
+def build_filter(*, has_cgroup: bool, has_namespaces: bool, machine: int = kernel.MACHINE) -> bytes:
+    """Return the filter program as packed ``sock_filter`` instructions.
+
+    Args:
+        has_cgroup: whether the kernel counts the job's memory.
+        has_namespaces: whether processes and networks are the job's own; without them sockets and
+            new process groups are refused as well.
+        machine: 0 for x86-64, 1 for arm64.
+    """
+    denied = dict(DENIED)
+    if not has_cgroup:
+        denied |= UNCOUNTED
+    if not has_namespaces:
+        denied |= GROUP_ESCAPES
+    code = [
+        (_LOAD, 0, 0, 4),
+        (_JUMP_EQUAL, 1, 0, _ARCHITECTURES[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),
+    ]
+    if machine == 0:
+        # The x32 table hides the same calls behind other numbers.
+        code += [(_JUMP_ABOVE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
+    code += [(_JUMP_GREATER, 0, 1, _NEWEST_KNOWN), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    for pair in denied.values():
+        value = pair[machine]
+        if value is not None:
+            code += [(_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
+    # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
+    code += [(_JUMP_EQUAL, 0, 1, _CLONE3[machine]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    code += _when(_CLONE[machine], [(_JUMP_BITS, 0, 1, _NAMESPACE_FLAGS), refuse], 0)
+    families = _AF_ALLOWED if has_namespaces else ()
+    checks = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
+    checks.append((_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
+    code += _when(_SOCKET[machine], checks, 0)
+    terminal = [(_JUMP_EQUAL, 1, 0, _TIOCSTI), (_JUMP_EQUAL, 0, 1, _TIOCLINUX), refuse]
+    code += _when(_IOCTL[machine], terminal, 1)
+    code += _when(_PERSONALITY[machine], [(_JUMP_EQUAL, 1, 0, 0xFFFFFFFF), refuse], 0)
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+
+
+def _when(
+    value: int, body: list[tuple[int, int, int, int]], argument: int
+) -> list[tuple[int, int, int, int]]:
+    """Return: if the call is ``value``, load its argument (low half), run the body, else skip.
+
+    A body that falls through allows the call: nothing after it looks at the number again.
+    """
+    inner = [(_LOAD, 0, 0, 16 + 8 * argument), *body, (_RETURN, 0, 0, _ALLOW)]
+    return [(_JUMP_EQUAL, 0, len(inner), value), *inner]
+
+
+def install(program: bytes) -> None:
+    """Install a filter for this process and all it starts; needs ``no_new_privs``."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    kernel.call("seccomp", _SET_MODE_FILTER, 0, header)
