@@ -1,0 +1,282 @@
+"""Runs held-out tasks through a sampler and keeps every completion.
+
+The runner builds requests, collects groups and remembers what is done; it never imports an engine.
+Finished groups are appended to a JSONL file, so an interrupted evaluation continues where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from educe.core.errors import DomainError, EduceError
+from educe.core.protocols import Domain
+from educe.core.types import JSON, Group, Score, Split, Task, TaskRequest, Trajectory
+from educe.evaluation.records import FORMAT_VERSION, EvalResult, EvalRow, rows_of
+
+
+class Sampler(Protocol):
+    """Turns requests into finished, scored groups, in any order."""
+
+    def run_requests(self, requests: Sequence[TaskRequest]) -> Iterable[Group]: ...
+
+
+SampleRequests = Callable[[Sequence[TaskRequest]], Iterable[Group]]
+Scorer = Callable[[Domain, Task, Trajectory], Score]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What replaces a domain's own limits; None keeps the domain's."""
+
+    max_completion_tokens: int | None = None
+    max_turns: int | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an evaluation is. ``left_s`` is None until something was finished in this session."""
+
+    done: int
+    total: int
+    num_resumed: int
+    elapsed_s: float
+    left_s: float | None
+    domain: str
+
+
+class EvalJournal:
+    """An append-only JSONL file of finished groups' rows, with a header that says what they are.
+
+    A line torn by a crash is cut off on opening; rows of other settings are refused.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, JSON]) -> None:
+        self.path = path
+        self.settings = json.loads(json.dumps(dict(settings)))
+        self.rows: dict[tuple[str, int], list[EvalRow]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size:
+            self._load()
+        if not path.exists() or not path.stat().st_size:
+            self._append({"format_version": FORMAT_VERSION, "settings": self.settings})
+
+    def _load(self) -> None:
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            with self.path.open("r+b") as file:
+                file.truncate(len(whole))
+        lines = whole.splitlines()
+        if not lines:
+            return
+        header = json.loads(lines[0])
+        found = header.get("settings")
+        if header.get("format_version") != FORMAT_VERSION or found != self.settings:
+            raise EduceError(
+                f"{self.path} holds rows of another evaluation. "
+                f"{_difference(found or {}, self.settings)} "
+                f"Give another output folder, or delete the file to start again."
+            )
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                raw = json.loads(line)
+                rows = [EvalRow.from_json(r) for r in raw["rows"]]
+            except (ValueError, KeyError, TypeError) as error:
+                raise EduceError(
+                    f"{self.path}:{number}: not a group of evaluated rows ({error}); "
+                    f"delete the file to start again"
+                ) from error
+            self.rows[(raw["domain"], raw["index"])] = rows
+
+    def add(self, group_rows: Sequence[EvalRow]) -> None:
+        """Append the rows of one finished group and hand them to the system at once."""
+        first = group_rows[0]
+        self.rows[(first.domain, first.index)] = list(group_rows)
+        self._append(
+            {
+                "domain": first.domain,
+                "index": first.index,
+                "rows": [r.to_json() for r in group_rows],
+            }
+        )
+
+    def _append(self, raw: Mapping[str, JSON]) -> None:
+        line = json.dumps(raw, ensure_ascii=False).encode() + b"\n"
+        with self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    keys = sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))
+    return "; ".join(f"{k}: there {found.get(k)!r}, wanted {wanted.get(k)!r}" for k in keys) + "."
+
+
+def plan_requests(
+    domains: Mapping[str, Domain],
+    *,
+    tasks_per_domain: int,
+    samples: int,
+    temperature: float,
+    split: Split = Split.EVAL,
+    limits: Mapping[str, Limits] | None = None,
+) -> tuple[list[TaskRequest], list[str]]:
+    """Return all requests of an evaluation, and notes on domains with fewer tasks than asked.
+
+    Index-major over domains, so that a part of the list is a fair part of every domain. Request
+    ids number this list: they do not depend on what was done before, nor on the model.
+    """
+    if tasks_per_domain < 1 or samples < 1:
+        raise EduceError(
+            f"an evaluation needs at least one task and one sample, got {tasks_per_domain} tasks "
+            f"and {samples} samples"
+        )
+    notes, counts = [], {}
+    for name, domain in domains.items():
+        size = domain.size(split)
+        counts[name] = tasks_per_domain if size is None else min(size, tasks_per_domain)
+        if counts[name] == 0:
+            raise DomainError(f"{name} has no {split} tasks; leave it out or give it held-out rows")
+        if counts[name] < tasks_per_domain:
+            notes.append(f"{name}: only {size} {split} tasks exist, {tasks_per_domain} were asked")
+    requests: list[TaskRequest] = []
+    for index in range(max(counts.values(), default=0)):
+        for name, domain in domains.items():
+            if index >= counts[name]:
+                continue
+            own = (limits or {}).get(name, Limits())
+            requests.append(
+                TaskRequest(
+                    request_id=len(requests),
+                    domain=name,
+                    split=split,
+                    index=index,
+                    num_samples=samples,
+                    temperature=temperature if own.temperature is None else own.temperature,
+                    max_completion_tokens=own.max_completion_tokens
+                    or domain.spec.max_completion_tokens,
+                    max_turns=own.max_turns or domain.spec.max_turns,
+                )
+            )
+    return requests, notes
+
+
+def evaluate(
+    sampler: Sampler | SampleRequests,
+    domains: Mapping[str, Domain],
+    *,
+    tasks_per_domain: int,
+    samples: int = 1,
+    temperature: float = 0.0,
+    split: Split = Split.EVAL,
+    scorer: Scorer | None = None,
+    limits: Mapping[str, Limits] | None = None,
+    label: str = "model",
+    journal: Path | None = None,
+    identity: JSON = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> EvalResult:
+    """Evaluate on the first ``tasks_per_domain`` tasks of a split of every domain.
+
+    Args:
+        sampler: ``run_requests`` or an object that has it; returns groups with scored trajectories.
+        samples: completions a task; more than one wants a temperature above 0.
+        scorer: judges anew, e.g. by a lenient extractor; None keeps the scores that came.
+        limits: per domain, what replaces its own token and turn limits.
+        journal: JSONL file of finished groups; what is there is not sampled again.
+        identity: what else the rows depend on (model, weights, prompt); part of the journal's
+            header, so that rows of another model are never mixed in.
+        progress: called after every finished group.
+
+    Raises:
+        EduceError: the journal belongs to other settings, or the sampler dropped requests.
+    """
+    requests, notes = plan_requests(
+        domains,
+        tasks_per_domain=tasks_per_domain,
+        samples=samples,
+        temperature=temperature,
+        split=split,
+        limits=limits,
+    )
+    settings: dict[str, JSON] = {
+        "split": str(split),
+        "samples": samples,
+        "temperature": temperature,
+        "limits": {r.domain: [r.max_completion_tokens, r.max_turns] for r in requests},
+        "identity": identity,
+        "scorer": None if scorer is None else getattr(scorer, "__qualname__", repr(scorer)),
+    }
+    book = None if journal is None else EvalJournal(journal, settings)
+    finished = {} if book is None else dict(book.rows)
+    open_requests = [r for r in requests if (r.domain, r.index) not in finished]
+    start = time.monotonic()
+    done = resumed = len(requests) - len(open_requests)
+    for group in _run(sampler, open_requests):
+        if scorer is not None:
+            group = _rescore(group, domains[group.task.domain], scorer)
+        rows = rows_of(group)
+        finished[(group.task.domain, group.task.index)] = rows
+        if book is not None:
+            book.add(rows)
+        done += 1
+        if progress is not None:
+            progress(_progress(len(requests), resumed, done, start, group.task.domain))
+    wanted = [(r.domain, r.index) for r in requests]
+    missing = [key for key in wanted if key not in finished]
+    if missing:
+        raise EduceError(
+            f"the sampler returned no group for {len(missing)} of {len(requests)} requests, "
+            f"e.g. {missing[0][0]} task {missing[0][1]}"
+        )
+    return EvalResult(
+        label=label,
+        rows=tuple(sorted((r for key in wanted for r in finished[key]), key=lambda r: r.key)),
+        floors={name: d.spec.floor for name, d in domains.items()},
+        kinds={name: d.spec.kind for name, d in domains.items()},
+        settings={**settings, "tasks_per_domain": tasks_per_domain},
+        notes=tuple(notes),
+        wall_time_s=time.monotonic() - start,
+    )
+
+
+def _run(sampler: Sampler | SampleRequests, requests: list[TaskRequest]) -> Iterator[Group]:
+    """Yield one checked group for every request."""
+    if not requests:
+        return
+    wanted = {(r.domain, r.index): r for r in requests}
+    run = sampler if callable(sampler) else sampler.run_requests
+    for group in run(requests):
+        request = wanted.pop((group.task.domain, group.task.index), None)
+        if request is None:
+            raise EduceError(
+                f"the sampler returned {group.task.task_id}, which was not asked for or came twice"
+            )
+        if len(group.trajectories) != request.num_samples:
+            raise EduceError(
+                f"{group.task.task_id}: asked for {request.num_samples} samples, "
+                f"got {len(group.trajectories)}"
+            )
+        yield group
+
+
+def _rescore(group: Group, domain: Domain, scorer: Scorer) -> Group:
+    trajectories = tuple(
+        replace(t, score=scorer(domain, group.task, t)) for t in group.trajectories
+    )
+    return replace(group, trajectories=trajectories)
+
+
+def _progress(total: int, resumed: int, done: int, start: float, domain: str) -> Progress:
+    elapsed = time.monotonic() - start
+    here = done - resumed
+    left = elapsed / here * (total - done) if here > 0 else None
+    return Progress(done, total, resumed, elapsed, left, domain)
