@@ -128,10 +128,11 @@ def check_goal(plan: Plan) -> Iterator[EduceError]:
     for table, entries in (("targets", goal.targets), ("guardrails", goal.guardrails)):
         for name in entries:
             if name not in plan.domains:
+                hint = did_you_mean(name, plan.domains)
                 yield plan.error(
                     f'goal.{table}."{name}"',
-                    f"this domain is not part of the run.{did_you_mean(name, plan.domains)} Add it under "
-                    f"[domains], or take it out of the goal.",
+                    f"this domain is not part of the run.{hint} Add it under [domains], or take "
+                    f"it out of the goal.",
                 )
 
 

@@ -20,6 +20,8 @@ _RUNTIME_BYTES = 600 * 1024**2
 _WORKER_BYTES = 150 * 1024**2
 # Rows of logits that exist at once (models.logprobs.CHUNK_ROWS), as logits and their gradient.
 _LOGIT_ROWS = 512
+# Taken for a prompt that nobody measured.
+_UNMEASURED_PROMPT = 1024
 _STORE_BYTES = 100 * 1024**2
 
 
@@ -107,7 +109,7 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
 
 
 def _activations(plan: Plan, shape: ModelShape, width: int) -> int:
-    tokens = plan.recipe.optimizer.micro_batch_tokens
+    tokens = min(plan.recipe.optimizer.micro_batch_tokens, _largest_update(plan))
     query = shape.num_heads * shape.head_width
     other = shape.num_key_value_heads * shape.head_width
     layer = 6 * shape.width + 3 * query + 3 * other + 4 * shape.intermediate
@@ -116,6 +118,25 @@ def _activations(plan: Plan, shape: ModelShape, width: int) -> int:
         layers = shape.num_layers * shape.width + layer
     logits = 2 * min(tokens, _LOGIT_ROWS) * shape.vocabulary * max(width, 4)
     return tokens * layers * width + logits
+
+
+def _largest_update(plan: Plan) -> int:
+    """Return the most tokens that one optimizer step can bring, prompts not shared."""
+    recipe = plan.recipe
+    sequence = (
+        max(
+            ((d.prompt_tokens or _UNMEASURED_PROMPT) + d.max_turns * d.completion_tokens)
+            for d in plan.domains.values()
+        )
+        if plan.domains
+        else recipe.optimizer.micro_batch_tokens
+    )
+    sequences = [1]
+    if "sft" in recipe.stages:
+        sequences.append(recipe.sft.batch_size)
+    if "rl" in recipe.stages:
+        sequences.append(-(-recipe.rl.prompts // recipe.rl.updates) * recipe.rl.group_size)
+    return sequence * max(sequences)
 
 
 def _cache(plan: Plan, shape: ModelShape, width: int) -> int:

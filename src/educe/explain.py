@@ -1,0 +1,290 @@
+"""A recipe, resolved: its loss as a formula, its batches in numbers, each value with its origin.
+
+:func:`explain` returns plain data (what ``educe explain --json`` prints); :func:`render` makes it
+readable. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from educe.algorithms.catalogue import BUNDLES, Bundle
+from educe.config.loader import LoadedRecipe
+from educe.config.positions import parse_key
+from educe.config.render import flatten_recipe
+from educe.config.schema import format_value
+from educe.core.errors import EduceError
+from educe.core.types import JSON
+from educe.preflight import make_plan
+from educe.preflight.estimate import estimate_run, gigabytes
+from educe.preflight.plan import (
+    Plan,
+    algorithm_overrides,
+    reinforce_algebra,
+    supervised_steps,
+)
+
+SUPERVISED_FORMULA = "loss = token-mean[ -log policy ]  over the completion tokens of gold answers"
+
+
+def explain(loaded: LoadedRecipe) -> tuple[dict[str, JSON], list[EduceError]]:
+    """Return the resolved run as JSON-able data, and the problems that keep it from running."""
+    plan, problems = make_plan(loaded)
+    told: dict[str, JSON] = {
+        "recipe": str(loaded.path) if loaded.path else "python",
+        "run_folder": str(plan.run_folder),
+        "stages": list(plan.recipe.stages),
+        "model": _model(plan),
+        "loss": _losses(plan),
+        "batch": _batch(plan),
+        "domains": [_domain(plan, name) for name in plan.domains],
+        "settings": dict(_settings(plan)),
+        "notes": plan.notes,
+        "problems": [str(p) for p in problems],
+    }
+    estimate = estimate_run(plan)
+    if estimate is not None:
+        told["memory"] = {**estimate.memory, "total": estimate.memory_total}
+        told["disk"] = {**estimate.disk, "total": estimate.disk_total}
+        told["model"]["num_trained"] = estimate.num_trained
+    return told, problems
+
+
+def _model(plan: Plan) -> dict[str, JSON]:
+    shape = plan.shape
+    told: dict[str, JSON] = {
+        "name": plan.recipe.model.name,
+        "folder": str(plan.model_folder) if plan.model_folder else None,
+        "context_length": plan.context_length or None,
+        "reference": plan.needs_reference,
+    }
+    if shape is not None:
+        told |= {"model_type": shape.model_type, "num_parameters": shape.num_parameters}
+    return told
+
+
+def _losses(plan: Plan) -> list[dict[str, JSON]]:
+    """The loss of each stage that trains, and of each algorithm in it."""
+    told: list[dict[str, JSON]] = []
+    if "sft" in plan.recipe.stages:
+        told.append({"stage": "sft", "name": "cross_entropy", "formula": SUPERVISED_FORMULA})
+    if "rl" in plan.recipe.stages:
+        for name, bundle in plan.bundles.items():
+            told.append(
+                {
+                    "stage": "rl",
+                    "name": name,
+                    "formula": bundle.formula(),
+                    "paper": bundle.paper,
+                    "changed": _changed(plan, bundle),
+                    "domains": [d.name for d in plan.domains.values() if d.bundle.name == name],
+                }
+            )
+    return told
+
+
+def _changed(plan: Plan, bundle: Bundle) -> dict[str, JSON]:
+    """What the recipe changes of the published bundle: {setting: [published, here, origin]}."""
+    published = asdict(BUNDLES[bundle.name])
+    return {
+        key: [published[key], value, _origin(plan.loaded, f"algorithm.{key}")]
+        for key, value in algorithm_overrides(plan.recipe.algorithm).items()
+        if published[key] != value
+    }
+
+
+def _batch(plan: Plan) -> dict[str, JSON]:
+    recipe = plan.recipe
+    told: dict[str, JSON] = {}
+    if "sft" in recipe.stages:
+        steps = supervised_steps(recipe)
+        told["sft"] = {
+            "demonstrations": recipe.sft.num_tasks,
+            "batch_size": recipe.sft.batch_size,
+            "optimizer_steps": steps,
+            "demonstrations_seen": steps * recipe.sft.batch_size,
+            "minutes": recipe.sft.minutes or None,
+        }
+    if "rl" in recipe.stages:
+        algebra = reinforce_algebra(plan)
+        told["rl"] = {
+            "rollout_batches": algebra.steps,
+            "prompts": algebra.prompts,
+            "group_size": recipe.rl.group_size,
+            "completions": algebra.completions,
+            "completion_tokens_at_most": algebra.tokens,
+            "optimizer_steps_a_batch": algebra.updates,
+            "prompts_an_optimizer_step": algebra.prompts_per_update,
+            "optimizer_steps": algebra.optimizer_steps,
+            "minutes": recipe.rl.minutes or None,
+            "tokens": recipe.rl.tokens or None,
+        }
+    if "eval" in recipe.stages:
+        tasks = recipe.eval.tasks_per_domain * len(plan.domains)
+        told["eval"] = {
+            "domains": len(plan.domains),
+            "tasks_at_most": tasks,
+            "completions_at_most": tasks * recipe.eval.samples,
+            "baseline": recipe.eval.baseline,
+        }
+    return told
+
+
+def _domain(plan: Plan, name: str) -> dict[str, JSON]:
+    domain = plan.domains[name]
+    return {
+        "name": name,
+        "entry": domain.key,
+        "origin": _origin(plan.loaded, domain.origin_key),
+        "share": domain.share,
+        "prompts_a_batch": domain.share * plan.recipe.rl.prompts,
+        "prompt_tokens": domain.prompt_tokens,
+        "completion_tokens": domain.completion_tokens,
+        "max_turns": domain.max_turns,
+        "temperature": domain.temperature,
+        "algorithm": domain.bundle.name,
+        "floor": domain.spec.floor,
+    }
+
+
+def _settings(plan: Plan) -> Iterator[tuple[str, dict[str, JSON]]]:
+    bundle = BUNDLES.get(plan.recipe.algorithm.name)
+    for key, value in flatten_recipe(plan.recipe).items():
+        origin = _origin(plan.loaded, key)
+        path, _ = parse_key(key)
+        if path[0] == "algorithm" and value is None and bundle is not None:
+            value, origin = getattr(bundle, path[1]), f"default of {bundle.name}"
+        yield key, {"value": value, "origin": origin}
+
+
+def _origin(loaded: LoadedRecipe, key: str) -> str:
+    origin = loaded.origins.get(key)
+    return str(origin) if origin else "default"
+
+
+def render(told: Mapping[str, Any]) -> str:
+    """Return what :func:`explain` found as text for a terminal."""
+    blocks = [
+        _render_head(told),
+        *(_render_loss(loss) for loss in told["loss"]),
+        _render_batch(told["batch"]),
+        _render_domains(told["domains"]),
+        _render_amounts("Memory (estimate)", told.get("memory")),
+        _render_amounts("Disk (estimate)", told.get("disk")),
+        _render_settings(told["settings"]),
+    ]
+    if told["notes"]:
+        blocks.append("Notes\n" + "\n".join(f"  {note}" for note in told["notes"]))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _render_head(told: Mapping[str, Any]) -> str:
+    model = told["model"]
+    size = model.get("num_parameters")
+    trained = model.get("num_trained", size)
+    sizes = f", {size / 1e6:.1f} M weights" if size else ""
+    sizes += f" ({trained / 1e6:.1f} M trained)" if size and trained != size else ""
+    context = model["context_length"]
+    return "\n".join(
+        [
+            f"{told['recipe']}: {' -> '.join(told['stages'])}, into {told['run_folder']}",
+            f"  model {model['name']}"
+            + (f", {model['model_type']}" if "model_type" in model else "")
+            + sizes
+            + (f", context {context}" if context else "")
+            + (", with a reference copy" if model["reference"] else ""),
+        ]
+    )
+
+
+def _render_loss(loss: Mapping[str, Any]) -> str:
+    lines = [f"Loss of {loss['stage']}: {loss['name']}", f"  {loss['formula']}"]
+    if loss.get("paper"):
+        lines.append(f"  as in {loss['paper']}")
+    for key, (published, here, origin) in loss.get("changed", {}).items():
+        lines.append(f"  but {key} = {_shown(here)} instead of {_shown(published)}  ({origin})")
+    return "\n".join(lines)
+
+
+def _render_batch(batch: Mapping[str, Any]) -> str:
+    lines = ["Batches"]
+    if sft := batch.get("sft"):
+        lines.append(
+            f"  sft   {sft['optimizer_steps']} optimizer steps x {sft['batch_size']} "
+            f"demonstrations = {sft['demonstrations_seen']} seen, of {sft['demonstrations']}"
+            f"{_budget(sft)}"
+        )
+    if rl := batch.get("rl"):
+        lines += [
+            f"  rl    a rollout batch: {rl['prompts']} prompts x {rl['group_size']} completions = "
+            f"{rl['completions']} completions, at most {rl['completion_tokens_at_most']} tokens",
+            f"        {rl['optimizer_steps_a_batch']} optimizer step(s) a rollout batch, "
+            f"{rl['prompts_an_optimizer_step']:g} prompts each",
+            f"        {rl['rollout_batches']} rollout batches = {rl['optimizer_steps']} optimizer "
+            f"steps, {rl['rollout_batches'] * rl['completions']} completions{_budget(rl)}",
+        ]
+    if found := batch.get("eval"):
+        lines.append(
+            f"  eval  {found['domains']} domains, at most {found['tasks_at_most']} tasks, "
+            f"{found['completions_at_most']} completions; compared with: {found['baseline']}"
+        )
+    return "\n".join(lines)
+
+
+def _budget(stage: Mapping[str, Any]) -> str:
+    limits = [f"{stage[k]:g} {k}" for k in ("minutes", "tokens") if stage.get(k)]
+    return f"; ends after {' or '.join(limits)} at the latest" if limits else ""
+
+
+def _render_domains(domains: list[Mapping[str, Any]]) -> str:
+    head = ("domain", "share", "prompts", "prompt", "completion", "turns", "temp", "loss", "floor")
+    rows = [
+        (
+            d["name"],
+            f"{d['share']:.1%}",
+            f"{d['prompts_a_batch']:.2f}",
+            str(d["prompt_tokens"] or "?"),
+            str(d["completion_tokens"]),
+            str(d["max_turns"]),
+            f"{d['temperature']:g}",
+            d["algorithm"],
+            f"{d['floor']:g}",
+        )
+        for d in domains
+    ]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = ["Domains (prompts: a batch; prompt, completion: tokens at most; floor: chance level)"]
+    for row in [head, *rows]:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  " + "  ".join(cells))
+    return "\n".join(lines)
+
+
+def _render_amounts(title: str, amounts: Mapping[str, int] | None) -> str:
+    if amounts is None:
+        return ""
+    parts = {k: v for k, v in amounts.items() if k != "total" and v}
+    told = ", ".join(f"{k} {gigabytes(v)}" for k, v in sorted(parts.items(), key=lambda p: -p[1]))
+    return f"{title}: {gigabytes(amounts['total'])}\n  {told}"
+
+
+def _render_settings(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Every value with its origin; of the domains, only what was set."""
+    shown = {
+        key: entry
+        for key, entry in settings.items()
+        if entry["origin"] != "default" or not key.startswith("domains")
+    }
+    width = max((len(f"{k} = {_shown(e['value'])}") for k, e in shown.items()), default=0)
+    lines = ["Settings"]
+    for key, entry in shown.items():
+        text = f"{key} = {_shown(entry['value'])}"
+        lines.append(f"  {text.ljust(min(width, 60))}  {entry['origin']}")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else format_value(value)

@@ -1,0 +1,118 @@
+"""The command line: verbs load alone, and errors are one plain line with a status."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import educe
+from educe.cli import main as cli
+from educe.cli.main import VERBS, main
+from educe.core.errors import RecipeError
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "educe", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"educe {educe.__version__}\n"
+    text = run("--help").stdout
+    assert all(f"    {verb}" in text for verb in VERBS)
+
+
+def test_help_loads_no_verb() -> None:
+    program = (
+        "import sys; from educe.cli.main import build_parser; build_parser().format_help(); "
+        "loaded = [m for m in sys.modules if m.startswith('educe.cli.') and m != 'educe.cli.main'];"
+        "heavy = {'torch', 'transformers', 'pydantic', 'numpy'} & set(sys.modules);"
+        "assert not loaded and not heavy, (loaded, heavy)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_its_file_and_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module(f"educe.cli.{verb}")
+    with pytest.raises(SystemExit) as exit_:
+        main([verb, "--help"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: educe {verb}")
+
+
+def test_unknown_verb_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["trian"])
+    assert exit_.value.code == 2
+    assert "invalid choice: 'trian'" in capsys.readouterr().err
+
+
+def test_errors_are_plain_and_exit_2() -> None:
+    done = run("explain", "no-such-recipe.toml")
+    assert done.returncode == 2
+    assert done.stderr.startswith("educe: recipe 'no-such-recipe.toml' does not exist.")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (RecipeError("wrong"), 2, "educe: wrong\n"),
+        (KeyboardInterrupt(), 130, "educe: stopped\n"),
+    ],
+)
+def test_exit_status(
+    error: BaseException,
+    status: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Parser:
+        def parse_args(self, _: list[str]) -> Any:
+            raise error
+
+    monkeypatch.setattr(cli, "build_parser", lambda verb: Parser())
+    assert main(["explain"]) == status
+    assert capsys.readouterr().err == text
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    # With one domain and no other fault, all that explain prints goes to the closed pipe.
+    (tmp_path / "r.toml").write_text('[domains.x]\nfunction = "collections:OrderedDict"\n')
+    command = f"{sys.executable} -m educe explain r.toml --json | true"
+    shell = ["bash", "-c", command]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr == ""
+
+
+def test_explain_prints_problems_and_exits_2(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[rl]\ngroup_size = 1\n")
+    done = run("explain", str(recipe))
+    assert done.returncode == 2
+    assert "Settings" in done.stdout
+    assert f"educe: {recipe}:2: rl.group_size: a group of one has no baseline" in done.stderr
+    told = json.loads(run("explain", str(recipe), "--json").stdout)
+    assert len(told["problems"]) == 2
+
+
+def test_doctor_tells_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["cores"] >= 1
+    assert report["memory"]["total"] > 0
+    assert report["packages"]["torch"]
+    assert report["missing"] == []
+    assert report["device"].startswith(("cpu", "cuda"))
+    main(["doctor"])
+    text = capsys.readouterr().out
+    assert "cores " in text
+    assert "extra     lora (LoRA adapters)" in text
