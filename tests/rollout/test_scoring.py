@@ -160,10 +160,9 @@ def test_a_state_that_is_not_json_fails_in_the_callers_face(scoring: Scoring) ->
 # What only a killable worker survives
 
 
-@pytest.mark.parametrize("do", ["hold the interpreter", "sleep"])
-def test_a_hung_checker_is_killed_and_named(pool: ScoringPool, do: str) -> None:
+def test_a_hung_checker_is_killed_and_named(pool: ScoringPool) -> None:
     before = pool.worker_pids()
-    found = score(pool, task_that(do, seconds=1000))
+    found = score(pool, task_that("hold the interpreter"))
     assert (found.value, found.fault) == (None, Fault.GRADER)
     assert found.reason == (
         "hostile: score did not finish within its limit of 1 s; its worker was killed"
@@ -253,8 +252,6 @@ def test_one_hung_check_more_than_workers_delays_the_rest_by_the_limit_only() ->
             pool.submit_score(("good", index), task_that("judge", index), None, (assistant("x"),))
         found = collect(pool)
     assert len(found) == 103
-    # The third hung check holds one worker; the other one does all good checks meanwhile.
-    assert list(found).index(("hung", 2)) == 102
     assert sum(s.value is None for s in found.values()) == 3  # type: ignore[union-attr]
 
 

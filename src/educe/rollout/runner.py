@@ -1,0 +1,277 @@
+"""Task requests in, scored groups out: drives the engine, the environments and the scorers.
+
+One loop owns everything in flight. An engine step adds a token to every running completion; what
+ended goes to its environment or its scorer (in killable workers), and what comes back becomes the
+next turn or the score. Groups leave in submission order, however they finished.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from educe.core.protocols import Completion, Domain, Engine, GenerateRequest, SamplingParameters
+from educe.core.seeds import derive
+from educe.core.types import (
+    JSON,
+    Fault,
+    Group,
+    Message,
+    Reply,
+    Score,
+    StopReason,
+    Task,
+    TaskRequest,
+    Trajectory,
+    Turn,
+)
+from educe.models.chat import ChatFormat
+from educe.rollout.outcomes import Outcome, ReplyFailure
+from educe.rollout.scoring import Scoring
+
+PreparePrompt = Callable[[Task], Sequence[Message]]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One trajectory while it is running."""
+
+    request: TaskRequest
+    task: Task
+    sample_index: int
+    transcript: list[Message]
+    context: tuple[int, ...]
+    state: JSON
+    turns: list[Turn] = field(default_factory=list)
+    parent: str = ""
+    result: Trajectory | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.request.request_id}/{self.sample_index}"
+
+    @property
+    def turn_key(self) -> str:
+        return f"{self.key}/{len(self.turns)}"
+
+
+@dataclass(slots=True)
+class _OpenGroup:
+    request: TaskRequest
+    task: Task
+    attempts: list[_Attempt]
+
+    @property
+    def is_done(self) -> bool:
+        return all(a.result is not None for a in self.attempts)
+
+    def close(self) -> Group:
+        done = tuple(a.result for a in self.attempts if a.result is not None)
+        return Group(self.request, self.task, done)
+
+
+class RolloutRunner:
+    """Runs requests to scored groups.
+
+    Args:
+        engine: samples completions.
+        chat: renders messages; the only way from text to tokens.
+        domains: by name; ``task``, ``initial_state`` are called here, the rest in ``scoring``.
+        scoring: killable workers that answer turns and score.
+        seed: root of the sampling draws: token t of sample s of a task is a function of
+            (seed, request id, task, s, turn, t) alone.
+        context_length: prompt plus completion never exceeds it.
+        prepare: messages of a task's prompt; the task's own by default (few-shot prompts differ).
+        max_open: trajectories started but not finished; None is four times the engine's rows.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        domains: Mapping[str, Domain],
+        scoring: Scoring,
+        *,
+        seed: int,
+        context_length: int,
+        prepare: PreparePrompt | None = None,
+        max_open: int = 256,
+    ) -> None:
+        self.engine = engine
+        self.chat = chat
+        self.domains = domains
+        self.scoring = scoring
+        self.seed = seed
+        self.context_length = context_length
+        self.prepare: PreparePrompt = prepare or (lambda task: task.messages)
+        self.max_open = max_open
+        self.num_sampled_tokens = 0
+        self._attempts: dict[str, _Attempt] = {}
+
+    def run_requests(self, requests: Sequence[TaskRequest]) -> Iterator[Group]:
+        """Yield one group a request, in the order of the requests.
+
+        Should the caller stop early, what is still running is cancelled.
+        """
+        waiting = deque(requests)
+        open_groups: deque[_OpenGroup] = deque()
+        try:
+            while waiting or open_groups:
+                while waiting and self._has_room(waiting[0]):
+                    open_groups.append(self._open(waiting.popleft()))
+                self._advance()
+                while open_groups and open_groups[0].is_done:
+                    yield open_groups.popleft().close()
+        finally:
+            self._abandon()
+
+    def _has_room(self, request: TaskRequest) -> bool:
+        return not self._attempts or len(self._attempts) + request.num_samples <= self.max_open
+
+    def _open(self, request: TaskRequest) -> _OpenGroup:
+        domain = self.domains[request.domain]
+        task = domain.task(request.split, request.index)
+        messages = list(self.prepare(task))
+        context = self.chat.prompt_tokens(messages)
+        state = domain.initial_state(task)
+        attempts = [
+            _Attempt(request, task, i, list(messages), context, state)
+            for i in range(request.num_samples)
+        ]
+        for attempt in attempts:
+            self._attempts[attempt.key] = attempt
+            self._generate(attempt)
+        return _OpenGroup(request, task, attempts)
+
+    def _generate(self, attempt: _Attempt) -> None:
+        request = attempt.request
+        room = self.context_length - len(attempt.context)
+        if room < 1:
+            reason = (
+                f"the context of turn {len(attempt.turns) + 1} has {len(attempt.context)} tokens, "
+                f"the limit is {self.context_length}"
+            )
+            self._score_or_fail(attempt, reason)
+            return
+        parameters = SamplingParameters(
+            max_tokens=min(request.max_completion_tokens, room),
+            temperature=request.temperature,
+            seed_key=derive(
+                "sample", self.seed, request.request_id, attempt.task.task_id,
+                attempt.sample_index, len(attempt.turns),
+            ),
+        )  # fmt: skip
+        first = not attempt.turns
+        self.engine.submit(
+            GenerateRequest(
+                attempt.turn_key,
+                attempt.context,
+                parameters,
+                group_key=str(request.request_id) if first and request.num_samples > 1 else "",
+                parent=attempt.parent,
+                retain=len(attempt.turns) + 1 < request.max_turns,
+            )
+        )
+
+    def _score_or_fail(self, attempt: _Attempt, reason: str) -> None:
+        """A context that outgrew the model ends the attempt: as it stands, or as unscored."""
+        if attempt.turns:
+            self._submit_score(attempt)
+        else:
+            self._finish(attempt, Score.unscored(Fault.INFRASTRUCTURE, reason))
+
+    def _advance(self) -> None:
+        """One engine step, and whatever the scorers have finished."""
+        if self.engine.num_unfinished:
+            for completion in self.engine.step():
+                self._on_completion(completion)
+            wait_s = 0.0
+        else:
+            wait_s = 0.05
+        if self.scoring.num_pending:
+            for key, outcome in self.scoring.poll(wait_s):
+                self._on_outcome(str(key), outcome)
+
+    def _on_completion(self, completion: Completion) -> None:
+        attempt = self._attempts[completion.request_id.rpartition("/")[0]]
+        count = len(completion.token_ids)
+        self.num_sampled_tokens += count
+        if attempt.parent:
+            self.engine.release(attempt.parent)
+        attempt.parent = completion.request_id
+        message = self.chat.parse(completion.text)
+        stop = completion.stop_reason
+        if stop is StopReason.END and message.tool_calls:
+            stop = StopReason.TOOL
+        attempt.turns.append(
+            Turn(
+                context_token_ids=attempt.context,
+                completion_token_ids=completion.token_ids,
+                behaviour_logprobs=completion.logprobs,
+                policy_versions=(completion.policy_version,) * count,
+                stop_reason=stop,
+                temperature=attempt.request.temperature,
+            )
+        )
+        attempt.transcript.append(message)
+        is_last = len(attempt.turns) >= attempt.request.max_turns
+        if is_last or stop in (StopReason.LENGTH, StopReason.CANCELLED):
+            self._submit_score(attempt)
+        else:
+            key = f"{attempt.key}#respond{len(attempt.turns)}"
+            self.scoring.submit_respond(key, attempt.task, attempt.state, attempt.transcript)
+
+    def _submit_score(self, attempt: _Attempt) -> None:
+        key = f"{attempt.key}#score"
+        self.scoring.submit_score(key, attempt.task, attempt.state, attempt.transcript)
+
+    def _on_outcome(self, key: str, outcome: Outcome) -> None:
+        attempt = self._attempts[key.partition("#")[0]]
+        if isinstance(outcome, Score):
+            self._finish(attempt, outcome)
+        elif isinstance(outcome, ReplyFailure):
+            self._finish(attempt, outcome.as_score())
+        else:
+            self._continue(attempt, outcome)
+
+    def _continue(self, attempt: _Attempt, reply: Reply) -> None:
+        attempt.state = reply.state
+        if reply.done:
+            attempt.transcript.extend(reply.messages)
+            self._submit_score(attempt)
+            return
+        attempt.context = self.chat.next_context(
+            attempt.context,
+            attempt.turns[-1].completion_token_ids,
+            attempt.transcript,
+            reply.messages,
+        )
+        attempt.transcript.extend(reply.messages)
+        self._generate(attempt)
+
+    def _finish(self, attempt: _Attempt, score: Score) -> None:
+        if attempt.parent:
+            self.engine.release(attempt.parent)
+        attempt.result = Trajectory(
+            request_id=attempt.request.request_id,
+            sample_index=attempt.sample_index,
+            messages=tuple(attempt.transcript),
+            turns=tuple(attempt.turns),
+            score=score,
+            state=attempt.state,
+        )
+        del self._attempts[attempt.key]
+
+    def _abandon(self) -> None:
+        """Cancel what is still running, so that the engine is at rest and nothing leaks."""
+        for attempt in self._attempts.values():
+            self.engine.cancel(attempt.turn_key)
+            if attempt.parent:
+                self.engine.release(attempt.parent)
+        while self.engine.num_unfinished:
+            for completion in self.engine.step():
+                self.engine.release(completion.request_id)
+        while self.scoring.num_pending and self._attempts:
+            self.scoring.poll(0.1)
+        self._attempts.clear()
