@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -46,7 +46,7 @@ def outcome_of(score: Score, is_truncated: bool = False) -> Outcome:
         return Outcome.ERRORED if is_ours else Outcome.UNSCORED
     if score.verdict is Verdict.RIGHT or (score.verdict is None and score.value >= 1):
         return Outcome.RIGHT
-    if score.proof.get("timed_out"):
+    if is_timed_out(score):
         return Outcome.TIMED_OUT
     if score.verdict is Verdict.PARTIAL or (score.verdict is None and score.value > 0):
         return Outcome.PARTIAL
@@ -55,6 +55,13 @@ def outcome_of(score: Score, is_truncated: bool = False) -> Outcome:
     if score.verdict is Verdict.REFUSED:
         return Outcome.REFUSED
     return Outcome.UNPARSEABLE if score.verdict is Verdict.UNPARSEABLE else Outcome.WRONG
+
+
+def is_timed_out(score: Score) -> bool:
+    """Whether the candidate's own program or tool ran out of time, by the scorer's proof."""
+    if score.proof.get("timed_out") or str(score.proof.get("verdict")).startswith("TLE"):
+        return True
+    return "timeout" in (score.proof.get("outcomes") or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +124,10 @@ def rows_of(group: Group) -> list[EvalRow]:
 
 def _row(group: Group, trajectory: Trajectory) -> EvalRow:
     task, score = group.task, trajectory.score
-    # A system message may stand before the task's own, and those may hold few-shot answers.
-    offset = _offset(trajectory.messages, task.messages)
-    start = 0 if offset < 0 else offset + len(task.messages)
+    # Prompts may hold assistant messages of their own (few-shot): the generated ones come last.
+    spoken = [i for i, m in enumerate(trajectory.messages) if m.role == "assistant"]
+    count = len(trajectory.turns)
+    start = spoken[-count] if 0 < count <= len(spoken) else len(trajectory.messages)
     return EvalRow(
         domain=task.domain,
         index=task.index,
@@ -129,7 +137,7 @@ def _row(group: Group, trajectory: Trajectory) -> EvalRow:
         outcome=outcome_of(score, trajectory.is_truncated),
         is_truncated=trajectory.is_truncated,
         num_tokens=trajectory.num_completion_tokens,
-        num_turns=sum(m.role == "assistant" for m in trajectory.messages[start:]),
+        num_turns=count,
         reason=score.reason,
         prompt=trajectory.messages[:start] or task.messages,
         completion=trajectory.messages[start:],
@@ -137,14 +145,6 @@ def _row(group: Group, trajectory: Trajectory) -> EvalRow:
         parts=dict(score.parts),
         proof=dict(score.proof),
     )
-
-
-def _offset(transcript: Sequence[Message], prompt: Sequence[Message]) -> int:
-    """Return where the task's messages begin in a transcript; -1 when they do not occur."""
-    for start in range(len(transcript) - len(prompt) + 1):
-        if tuple(transcript[start : start + len(prompt)]) == tuple(prompt):
-            return start
-    return -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def to_markdown(report: Report, *, examples_per_domain: int = 2) -> str:
     warned = cautions(report)
     if warned:
         parts.append("## Cautions\n\n" + "\n".join(f"- {line}" for line in warned))
-    if report.examples:
+    if report.examples and examples_per_domain:
         parts.append(_examples_section(report.examples, examples_per_domain))
     parts.append(_reading(report))
     return "\n\n".join(parts) + "\n"
