@@ -22,9 +22,18 @@ _EVAL_BUCKETS = 3
 _SCREEN_BUCKETS = 1
 
 
-def split_of(content_hash: str) -> Split:
-    """Return the only split in which content with this hash may appear."""
+def split_of(content_hash: str, eval_fraction: float | None = None) -> Split:
+    """Return the only split in which content with this hash may appear.
+
+    ``eval_fraction`` is for finite data, where the user chooses what is held out for evaluation;
+    a third as much is the screen split.
+    """
     digest = hashlib.blake2b(content_hash.encode(), digest_size=8, person=b"educe-split").digest()
+    if eval_fraction is not None:
+        place = int.from_bytes(digest, "big") / 2**64
+        if place < eval_fraction:
+            return Split.EVAL
+        return Split.SCREEN if place < min(1.0, eval_fraction * 4 / 3) else Split.TRAIN
     bucket = int.from_bytes(digest, "little") % _BUCKETS
     if bucket < _EVAL_BUCKETS:
         return Split.EVAL
