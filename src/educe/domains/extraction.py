@@ -1,6 +1,6 @@
 """Reading the final answer out of a completion: one rule for every answer domain.
 
-1. What follows ``</think>`` counts, if there is one.
+1. Thinking blocks do not count.
 2. The content of the last ``\\boxed{…}``, else what follows the last "answer:" or "answer is",
    else the whole text, without Markdown fences.
 3. For one-line answers: after a marker its first line, otherwise the last line of the text.
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
+
+from educe.rewards.outcome.extraction import boxes, strip_reasoning
 
 _MARKER = re.compile(r"\banswer\b\W{0,4}?(?::|\bis\b:?)\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
@@ -29,11 +31,10 @@ def extract_answer(text: str, *, is_multiline: bool = False, is_numeric: bool = 
         is_multiline: answers of this domain may span lines (grids, lists of moves).
         is_numeric: answers of this domain are single numbers.
     """
-    text = text[-MAX_ANSWER_CHARS:].rpartition("</think>")[2]
-    text = _FENCE.sub("", text)
-    boxed = _last_boxed(text)
-    if boxed is not None:
-        return _bare(boxed)
+    text = _FENCE.sub("", strip_reasoning(text)[-MAX_ANSWER_CHARS:])
+    boxed = boxes(text)
+    if boxed:
+        return _bare(boxed[-1][2])
     markers = list(_MARKER.finditer(text))
     after = text[markers[-1].end() :] if markers else ""
     has_marker = bool(after.strip(" \n*_"))
@@ -103,15 +104,3 @@ def _only_number(line: str) -> str:
     tail = re.split(r"=|\bis\b", line)[-1]
     numbers = _NUMBER.findall(tail)
     return numbers[0].rstrip(".") if len(numbers) == 1 else line
-
-
-def _last_boxed(text: str) -> str | None:
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth, begin = 1, start + len("\\boxed{")
-    for position in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[begin:position]
-    return None

@@ -1,0 +1,252 @@
+"""Users' reward functions, in the signatures of TRL and verl, told apart by parameter names.
+
+TRL: ``f(prompts, completions, <columns>, **kwargs) -> list[float | None]``, called with lists of
+one, because every sample is scored on its own in a worker that can be killed. Prompts that are
+message lists give message-list completions. ``log_metric(name, value)`` becomes a part of the
+score, ``log_extra(column, values)`` is kept with it. Token ids and the trainer's state do not exist
+where rewards are computed: a function that uses them makes the sample unscored, with that reason.
+
+verl: ``compute_score(data_source, solution_str, ground_truth, extra_info) -> float | dict``; of a
+dict, ``score`` counts and other numbers become parts.
+
+Either may be ``async``. None means unscored by this function; see :class:`RewardFunctions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from educe.core.errors import DomainError, UnscoredError
+from educe.core.types import JSON, Fault, Message, Score
+from educe.domains.references import load_reference
+
+_PROVIDED = frozenset(
+    {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+)
+_VERL = frozenset({"solution_str", "ground_truth"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a reward function may know about one completion.
+
+    Attributes:
+        domain: name of the domain.
+        prompt: the task's messages.
+        is_conversational: whether the row's prompt was a list of messages.
+        completion: text of the last assistant message.
+        gold: the answer as text, None if the row has none.
+        columns: the other columns of the row.
+    """
+
+    domain: str
+    prompt: Sequence[Message]
+    is_conversational: bool
+    completion: str
+    gold: str | None
+    columns: Mapping[str, JSON]
+
+
+@dataclass(slots=True)
+class _Log:
+    metrics: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, JSON] = field(default_factory=dict)
+
+    def log_metric(self, name: str, value: float) -> None:
+        self.metrics[name] = float(value)
+
+    def log_extra(self, column: str, values: Sequence[JSON]) -> None:
+        self.extras[column] = values[0] if len(values) == 1 else list(values)
+
+
+class RewardFunctions:
+    """One or several reward functions; the score is their weighted sum, each logged as a part.
+
+    A function that returns None is left out of the sum, as in TRL (a reward for another kind of
+    task); when all return None the sample is unscored. A function that raises, or returns NaN or
+    infinity, leaves the whole sample unscored: what it would have said is unknown.
+
+    Args:
+        name: the domain, for errors.
+        references: ``module:function`` each.
+        weights: one for each function; all 1 when empty.
+    """
+
+    def __init__(self, name: str, references: Sequence[str], weights: Sequence[float] = ()) -> None:
+        self._weights = [float(w) for w in weights] or [1.0] * len(references)
+        if len(self._weights) != len(references):
+            raise DomainError(
+                f"{name}: {len(references)} rewards but {len(self._weights)} reward_weights"
+            )
+        purpose = f'domains."{name}".reward'
+        self._functions = [
+            _Function(reference, load_reference(reference, purpose=purpose))
+            for reference in references
+        ]
+
+    def required_columns(self, prompt_column: str) -> dict[str, str]:
+        """Return the columns that the functions cannot do without: column to function."""
+        return {
+            column: function.label
+            for function in self._functions
+            for column in function.required_columns()
+            if column != prompt_column
+        }
+
+    def score(self, sample: Sample) -> Score:
+        """Return the weighted sum over the functions; its parts are their own values."""
+        total, parts, log = 0.0, dict[str, float | None](), _Log()
+        reasons: list[str] = []
+        for weight, function in zip(self._weights, self._functions, strict=True):
+            value = function(sample, log, parts)
+            parts[function.label] = value
+            if value is None:
+                reasons.append(f"{function.label} returned None")
+            else:
+                total += weight * value
+        proof: dict[str, JSON] = {"log_extra": log.extras} if log.extras else {}
+        if all(parts[function.label] is None for function in self._functions):
+            unscored = Score(None, None, Fault.GRADER, "; ".join(reasons), {**parts}, proof)
+            return unscored
+        return Score(total, reason="; ".join(reasons), parts={**parts, **log.metrics}, proof=proof)
+
+
+class _Function:
+    def __init__(self, reference: str, function: Callable[..., Any]) -> None:
+        self.label = reference.rpartition(":")[2]
+        self._function = function
+        self._parameters = inspect.signature(function).parameters
+        self._takes_any = any(
+            p.kind is inspect.Parameter.VAR_KEYWORD for p in self._parameters.values()
+        )
+        self.is_verl = set(self._parameters) >= _VERL
+        if not self.is_verl and "completions" not in self._parameters and not self._takes_any:
+            raise DomainError(
+                f"{reference}: expected a reward function with the parameters of TRL (prompts, "
+                f"completions, …) or of verl (data_source, solution_str, ground_truth, "
+                f"extra_info), got ({', '.join(self._parameters)})"
+            )
+
+    def required_columns(self) -> list[str]:
+        if self.is_verl:
+            return []
+        return [
+            name
+            for name, parameter in self._parameters.items()
+            if name not in _PROVIDED
+            and parameter.default is inspect.Parameter.empty
+            and parameter.kind
+            not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        ]
+
+    def __call__(self, sample: Sample, log: _Log, parts: dict[str, float | None]) -> float | None:
+        if self.is_verl:
+            result = self._call(_verl_arguments(sample))
+            if isinstance(result, Mapping):
+                parts |= _numbers(result)
+                if "score" not in result:
+                    raise UnscoredError(f"{self.label} returned a dict without 'score': {result}")
+                result = result["score"]
+            return self._number(result)
+        result = self._call(_trl_arguments(sample, log))
+        if isinstance(result, str) or not isinstance(result, Sequence) or len(result) != 1:
+            raise UnscoredError(
+                f"{self.label} must return a list with one number or None for one completion, it "
+                f"returned {result!r:.200}"
+            )
+        return self._number(result[0])
+
+    def _call(self, arguments: Mapping[str, Any]) -> Any:
+        known = {k: v for k, v in arguments.items() if self._takes_any or k in self._parameters}
+        return _settle(self._function(**known))
+
+    def _number(self, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise UnscoredError(f"{self.label} returned {value!r:.100}, not a number") from error
+        if not math.isfinite(number):
+            raise UnscoredError(f"{self.label} returned {number}")
+        return number
+
+
+def _trl_arguments(sample: Sample, log: _Log) -> dict[str, Any]:
+    if sample.is_conversational:
+        prompt: Any = [m.to_json() for m in sample.prompt]
+        completion: Any = [{"role": "assistant", "content": sample.completion}]
+    else:
+        prompt, completion = sample.prompt[-1].content, sample.completion
+    columns = {name: [value] for name, value in sample.columns.items()}
+    return columns | {
+        "prompts": [prompt],
+        "completions": [completion],
+        "completion_ids": _Unavailable("completion_ids", "rewards are computed from text"),
+        "trainer_state": _Unavailable("trainer_state", "rewards do not depend on the step"),
+        "log_extra": log.log_extra,
+        "log_metric": log.log_metric,
+    }
+
+
+def _verl_arguments(sample: Sample) -> dict[str, Any]:
+    return {
+        "data_source": sample.columns.get("data_source", sample.domain),
+        "solution_str": sample.completion,
+        "ground_truth": sample.gold,
+        "extra_info": sample.columns.get("extra_info") or {},
+    }
+
+
+def _numbers(result: Mapping[str, Any]) -> dict[str, float | None]:
+    return {
+        str(name): float(value)
+        for name, value in result.items()
+        if name != "score" and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+class _Unavailable:
+    """Stands for an argument of TRL that educe does not have; ignoring it is fine, using it not."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self._message = f"the reward function uses {name}, which educe does not provide: {why}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnscoredError(self._message)
+
+    def __len__(self) -> int:
+        raise UnscoredError(self._message)
+
+    def __iter__(self) -> Any:
+        raise UnscoredError(self._message)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise UnscoredError(self._message)
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def _settle(result: Any) -> Any:
+    """Return the result of an async function, also inside a running event loop."""
+    if not inspect.isawaitable(result):
+        return result
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_await(result))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, _await(result)).result()
+
+
+async def _await(result: Awaitable[Any]) -> Any:
+    return await result
