@@ -111,3 +111,8 @@ def _answer(raw: Mapping[str, JSON]) -> AnswerComparison:
 
 def _mapping(value: JSON) -> Mapping[str, JSON]:
     return value if isinstance(value, Mapping) else {}
+
+
+def domain_scores(payload: Mapping[str, JSON]) -> dict[str, float | None]:
+    """Return the score of each domain in an ``eval`` event."""
+    return {d: _result(raw).score for d, raw in _mapping(payload.get("domains")).items()}

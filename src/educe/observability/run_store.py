@@ -350,6 +350,15 @@ class RunStore:
             merged[step] = (values, max(longest, wall_time_s))
         return [MetricRow(stage, s, values, wall) for s, (values, wall) in merged.items()]
 
+    def times(self, stage: str) -> dict[int, float]:
+        """Return when each step of a stage was recorded (its last row), seconds since the epoch."""
+        self._index.refresh()
+        found = self._index.query(
+            f"SELECT r.step, max(r.time) FROM {live('metrics')} AND r.stage = ? GROUP BY r.step",
+            (stage,),
+        )
+        return dict(found)
+
     def series(self, name: str, stage: str = "") -> list[tuple[int, float]]:
         """Return (step, value) of one metric, over the stages in order."""
         rows = self.metrics(stage)
