@@ -44,7 +44,7 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 260,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 512,
 }
 
 
@@ -98,7 +98,7 @@ def test_a_sound_recipe_gives_a_plan(folder: Path) -> None:
     assert domain.prompt_tokens is not None
     assert 50 <= domain.prompt_tokens < 70
     assert plan.shape.num_layers == 2
-    assert plan.context_length == 256
+    assert plan.context_length == 512
 
 
 def test_no_domain(folder: Path) -> None:
@@ -130,6 +130,61 @@ def test_function_that_does_not_exist(folder: Path) -> None:
 def test_options_that_the_domain_does_not_take(folder: Path) -> None:
     text = refusal(folder, "options = { wrods = 5 }\n")
     assert "r.toml:3: sums: preflight_sums:Sums did not accept the options {'wrods': 5}" in text
+
+
+def rows(folder: Path, *lines: object, name: str = "rows.jsonl") -> str:
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return f'[domains.mine]\npath = "{name}"\n'
+
+
+GOOD = [{"prompt": f"word {i}", "answer": str(i)} for i in range(50)]
+
+
+def test_rows_of_ones_own(folder: Path) -> None:
+    plan = check(folder, rows(folder, *GOOD))
+    assert plan.domains["mine"].share == 0.5
+    assert plan.domains["mine"].prompt_tokens == 48 + 2
+
+
+def test_empty_dataset(folder: Path) -> None:
+    text = refusal(folder, rows(folder))
+    assert text.startswith("r.toml:5: mine: ")
+    assert text.endswith("rows.jsonl has no rows")
+
+
+def test_path_that_is_not_there(folder: Path) -> None:
+    text = refusal(folder, "[domains.mine]\npath = 'absent.jsonl'\n")
+    assert text.startswith("r.toml:5: there is no file or folder absent.jsonl")
+
+
+def test_row_without_its_field_names_row_and_field(folder: Path) -> None:
+    text = refusal(folder, rows(folder, *GOOD[:7], {"prompt": "x", "anwser": "1"}))
+    assert "rows.jsonl:8: column 'answer' is missing. Did you mean 'anwser'?" in text
+
+
+def test_row_without_the_field_its_reward_needs(folder: Path) -> None:
+    (folder / "preflight_rewards.py").write_text(
+        "def close(prompts, completions, tolerance, **kwargs):\n    return [1.0]\n"
+    )
+    good = [{**row, "tolerance": 1} for row in GOOD]
+    text = rows(folder, *good, {"prompt": "x", "answer": "1"})
+    told = refusal(folder, text + "reward = 'preflight_rewards:close'\n")
+    assert "rows.jsonl:51: column 'tolerance' is missing" in told
+    assert "close" in told
+
+
+def test_dataset_folder_names_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "saved").mkdir()
+    (folder / "saved/state.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"educe\[datasets\]"):
+        check(folder, "[domains.mine]\npath = 'saved'\n")
+
+
+def test_one_prompt_over_the_context(folder: Path) -> None:
+    long = {"prompt": "word " * 300, "answer": "1"}
+    text = refusal(folder, rows(folder, *GOOD, long))
+    assert "mine: its longest prompt of about 348 tokens plus a completion of 256 tokens" in text
 
 
 def test_nothing_to_imitate(folder: Path) -> None:
@@ -196,20 +251,20 @@ def test_options_that_exclude_each_other(folder: Path, text: str, expected: str)
 
 
 def test_prompt_plus_completion_over_the_context(folder: Path) -> None:
-    text = refusal(folder, "max_completion_tokens = 250\n")
-    assert text.startswith("r.toml:5: domains.sums.max_completion_tokens: sums: its longest prompt")
-    assert "a completion of 250 tokens are more than the context of 256" in text
-    assert "a prompt of" not in text
-    text = refusal(folder, "options = { words = 300 }\n")
-    assert "its longest prompt of about 35" in text
-    assert "domains.sums: sums:" in text
-    text = refusal(folder, "", "model.context_length=512")
-    assert "512 tokens are more than the model was made for. Expected at most 256" in text
+    text = refusal(folder, "max_completion_tokens = 500\n")
+    assert text.startswith("r.toml:5: domains.sums.max_completion_tokens: its longest prompt of")
+    assert "a completion of 500 tokens are more than the context of 512" in text
+    text = refusal(folder, "options = { words = 600 }\n")
+    assert text.startswith("r.toml:3: domains.sums: its longest prompt of about 65")
+    text = refusal(folder, "", "rl.max_completion_tokens=511")
+    assert ": rl.max_completion_tokens: sums: its longest" in text
+    text = refusal(folder, "", "model.context_length=1024")
+    assert "1024 tokens are more than the model was made for. Expected at most 512" in text
 
 
 def test_turns_that_can_reach_the_context_are_noted(folder: Path) -> None:
-    notes = check(folder, "max_turns = 20\n").notes
-    assert any("20 turns of 16 tokens" in note for note in notes)
+    notes = check(folder, "max_turns = 40\n").notes
+    assert any("40 turns of 16 tokens" in note for note in notes)
 
 
 def test_unsupported_architecture(folder: Path) -> None:
@@ -276,7 +331,8 @@ def test_too_little_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     gigabyte = 1024**3
     monkeypatch.setattr(machine, "memory_of", lambda _: (2 * gigabyte, gigabyte, "this machine"))
     check(folder)
-    text = refusal(folder, "", "optimizer.micro_batch_tokens=4000000")
+    big = ("optimizer.micro_batch_tokens=4000000", "rl.prompts=8000", "engine.max_rows=4")
+    text = refusal(folder, "", *big)
     assert "too little memory: this run needs about" in text
     assert "activations" in text
     assert "this machine has 2.0 GB, 1.0 GB of it free. Lower optimizer.micro_batch_tokens" in text

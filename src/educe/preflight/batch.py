@@ -113,11 +113,6 @@ def _domain_exclusions(plan: Plan) -> Iterator[EduceError]:
                 f"{key}.reward",
                 "'reward' scores the rows of a 'path'; this domain has none and brings its own.",
             )
-        elif settings.options and settings.path:
-            yield plan.error(
-                f"{key}.options",
-                "'options' go to a domain's constructor; a domain of rows ('path') has none.",
-            )
 
 
 def check_goal(plan: Plan) -> Iterator[EduceError]:

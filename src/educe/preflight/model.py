@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from educe.core.errors import (
     UnsupportedModelError,
     did_you_mean,
 )
-from educe.core.types import Split
+from educe.core.types import Split, Task
 from educe.models.architectures import KNOWN_SHAPES, read_shape
 from educe.models.packaged_weights import PACKAGED, is_ready, packaged_folder
 from educe.preflight.plan import DomainPlan, Plan
@@ -24,7 +25,7 @@ from educe.preflight.plan import DomainPlan, Plan
 _CHARACTERS_PER_TOKEN = 2.5
 # What a chat template adds around a short conversation, at most.
 _TEMPLATE_TOKENS = 48
-_MEASURED_TASKS = 4
+_MEASURED_TASKS, _MEASURED_ROWS = 4, 10_000
 
 
 def locate_model(plan: Plan) -> Iterator[EduceError]:
@@ -144,9 +145,10 @@ def _too_long(plan: Plan, domain: DomainPlan, prompt: int, completion: int) -> R
         if is_set
     )
     measured = f"its longest prompt of about {prompt} tokens plus " if prompt else ""
+    subject = "" if domain.name in key else f"{domain.name}: "
     return plan.error(
         key,
-        f"{domain.name}: {measured}a completion of {completion} tokens "
+        f"{subject}{measured}a completion of {completion} tokens "
         f"{'are' if prompt else 'is'} more than the context of {plan.context_length}. Lower "
         f"max_completion_tokens, raise model.context_length, or leave the long rows out.",
     )
@@ -176,16 +178,20 @@ def _prompt_texts(domain: DomainPlan) -> list[str]:
     # Importing reasoning-gym takes over a second; its prompts are known to be short.
     if domain.name.startswith("rg/") and not domain.settings.path:
         return []
+    from educe.domains.datasets import RowsDomain
     from educe.domains.registry import load_domain
 
     loaded = load_domain(domain.name, domain.settings)
+    if isinstance(loaded, RowsDomain):
+        rows = itertools.islice(loaded.rows.scan(), _MEASURED_ROWS)
+        return [_prompt_text(loaded.as_task(row, key, place)) for key, place, row in rows]
     size = loaded.size(Split.TRAIN)
-    wanted = min(10_000, size or 0) if domain.settings.path else _MEASURED_TASKS
-    texts = []
-    for index in range(wanted if size is None else min(wanted, size)):
-        task = loaded.task(Split.TRAIN, index)
-        texts.append("\n".join(m.content for m in task.messages) + str(list(task.tools) or ""))
-    return texts
+    wanted = _MEASURED_TASKS if size is None else min(_MEASURED_TASKS, size)
+    return [_prompt_text(loaded.task(Split.TRAIN, index)) for index in range(wanted)]
+
+
+def _prompt_text(task: Task) -> str:
+    return "\n".join(m.content for m in task.messages) + (str(task.tools) if task.tools else "")
 
 
 def _token_counter(plan: Plan) -> Any:
