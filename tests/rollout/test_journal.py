@@ -79,7 +79,7 @@ def test_once_computes_in_the_first_run_only(path: Path) -> None:
         assert journal.once("cost", lambda: pytest.fail("computed again"), step=0) == [1, 2]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, st.tuples(VALUES, st.integers(0, 9)), max_size=6), st.data())
 def test_any_cut_keeps_a_prefix_and_the_rest_can_be_recorded_again(
     tmp_path: Path, records: dict[str, tuple[JSON, int]], data: st.DataObject
@@ -101,7 +101,7 @@ def test_any_cut_keeps_a_prefix_and_the_rest_can_be_recorded_again(
     assert contents(path) == whole
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.sampled_from(["record", "before", "after", "reopen"]), st.integers(0, 5)),

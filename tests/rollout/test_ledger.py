@@ -300,5 +300,5 @@ class Histories(RuleBasedStateMachine):
 
 def test_any_history_keeps_the_books() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Histories, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+        Histories, settings=settings(max_examples=25, stateful_step_count=30, deadline=None)
     )

@@ -197,6 +197,7 @@ def test_one_death_costs_nothing_but_time(pool: ScoringPool, tmp_path: Path) -> 
     assert score(pool, task_that("die once", marker=str(tmp_path / "died"))).value == 1.0
 
 
+@pytest.mark.slow
 def test_a_worker_killed_from_outside_is_replaced(pool: ScoringPool) -> None:
     task = task_that("sleep", seconds=0.5)
     pool.submit_score("k", task, None, task.messages)
@@ -217,6 +218,7 @@ def test_printing_and_reading_do_not_touch_the_channel(pool: ScoringPool) -> Non
     assert score(pool, task_that("judge")).value == 1.0
 
 
+@pytest.mark.slow
 def test_garbage_in_the_channel_costs_the_worker_only(pool: ScoringPool) -> None:
     found = score(pool, task_that("write to all descriptors"))
     assert (found.value, found.fault) == (None, Fault.INFRASTRUCTURE)
@@ -288,7 +290,7 @@ def test_the_same_answer_from_many_threads(pool: ScoringPool) -> None:
 
     def run(number: int) -> None:
         mine = ScoringPool(DOMAINS) if number == 0 else pool
-        for index in range(10):
+        for index in range(100):
             key = (number, index)
             mine.submit_score(key, task_that("judge", index), None, (assistant("gold"),))
         while mine.num_pending:
@@ -303,8 +305,25 @@ def test_the_same_answer_from_many_threads(pool: ScoringPool) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(found) == 40
+    assert len(found) == 400
     assert {s.value for s in found.values()} == {1.0}
+
+
+@pytest.mark.soak
+def test_one_percent_hostile_answers_leave_nothing_behind(tmp_path: Path) -> None:
+    """Processes and descriptors are as before; all good answers scored, all bad ones unscored."""
+    me = psutil.Process()
+    before = (me.num_fds(), len(me.children(recursive=True)))
+    hostile = ["loop", "orphan", "kill itself", "hold the interpreter", "print", "exit"]
+    with ScoringPool(DOMAINS, num_workers=2, timeout_s=0.5, log_path=tmp_path / "log") as pool:
+        for index in range(10_000):
+            do = hostile[index // 100 % len(hostile)] if index % 100 == 0 else "judge"
+            pool.submit_score(index, task_that(do, index), None, (assistant("gold"),))
+        found = collect(pool, limit_s=600)
+    bad = [i for i, s in found.items() if s.value is None]  # type: ignore[union-attr]
+    assert len(found) == 10_000
+    assert set(bad) == {i for i in range(0, 10_000, 100) if hostile[i // 100 % 6] != "print"}
+    assert (me.num_fds(), len(me.children(recursive=True))) == before
 
 
 def test_from_an_asyncio_loop(pool: ScoringPool) -> None:

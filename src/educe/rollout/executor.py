@@ -6,11 +6,9 @@ that is the pool's part.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
-import traceback
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +17,15 @@ from educe.core.errors import InfrastructureError, UnscoredError
 from educe.core.protocols import Domain, Services
 from educe.core.types import JSON, Fault, Message, Reply, Score, Task
 from educe.rollout.framing import FrameError, to_text
-from educe.rollout.outcomes import Operation, Outcome, failed, outcome_to_json
+from educe.rollout.outcomes import (
+    MAX_REASON,
+    Operation,
+    Outcome,
+    describe,
+    failed,
+    outcome_to_json,
+)
 
-_MAX_REASON = 2000
 _MAX_OUTCOME_BYTES = 64 * 2**20
 
 
@@ -136,7 +140,7 @@ class DomainExecutor:
         except InfrastructureError as error:
             raise RetryableError(Fault.INFRASTRUCTURE, f"{name}: {error}") from error
         except UnscoredError as error:
-            return failed(job.operation, Fault.GRADER, f"{name}: {error}"[:_MAX_REASON])
+            return failed(job.operation, Fault.GRADER, f"{name}: {error}"[:MAX_REASON])
         except BaseException as error:  # user code may call sys.exit() too
             return failed(job.operation, Fault.GRADER, f"{name}: {describe(error)}")
 
@@ -170,18 +174,9 @@ class DomainExecutor:
         return result
 
 
-def describe(error: BaseException) -> str:
-    """Return ``ValueError: text (file.py:12 in score)`` with the innermost frame."""
-    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
-    place = ""
-    if frames:
-        last = frames[-1]
-        place = f" ({last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name})"
-    return f"{type(error).__name__}: {error}"[:_MAX_REASON] + place
-
-
 def run_awaitable(awaitable: Awaitable[Any]) -> Any:
     """Run an async reward to its end, also from inside a running event loop (a notebook)."""
+    import asyncio  # brings in ssl and more; most workers never need it
 
     async def wait() -> Any:
         return await awaitable

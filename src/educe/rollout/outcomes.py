@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from educe.core.types import JSON, Fault, Reply, Score
+
+MAX_REASON = 2000  # characters of an exception's text that are kept
 
 
 class Operation(StrEnum):
@@ -63,3 +66,13 @@ def outcome_from_json(raw: Mapping[str, JSON]) -> Outcome:
             return ReplyFailure(Fault(raw["fault"]), raw["reason"])
         case other:
             raise ValueError(f"an outcome is a score, reply or failure, got {other!r}")
+
+
+def describe(error: BaseException) -> str:
+    """Return ``ValueError: text (file.py:12 in score)`` with the innermost frame."""
+    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    place = ""
+    if frames:
+        last = frames[-1]
+        place = f" ({last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name})"
+    return f"{type(error).__name__}: {error}"[:MAX_REASON] + place

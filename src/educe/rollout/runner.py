@@ -83,7 +83,9 @@ class RolloutRunner:
             (seed, request id, task, s, turn, t) alone.
         context_length: prompt plus completion never exceeds it.
         prepare: messages of a task's prompt; the task's own by default (few-shot prompts differ).
-        max_open: trajectories started but not finished; None is four times the engine's rows.
+        max_open: trajectories started but not finished.
+        check: called before every engine step; may raise to stop (nothing is lost: what was not
+            yielded was not done).
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class RolloutRunner:
         context_length: int,
         prepare: PreparePrompt | None = None,
         max_open: int = 256,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = engine
         self.chat = chat
@@ -106,6 +109,7 @@ class RolloutRunner:
         self.context_length = context_length
         self.prepare: PreparePrompt = prepare or (lambda task: task.messages)
         self.max_open = max_open
+        self.check = check
         self.num_sampled_tokens = 0
         self._attempts: dict[str, _Attempt] = {}
 
@@ -183,6 +187,7 @@ class RolloutRunner:
 
     def _advance(self) -> None:
         """One engine step, and whatever the scorers have finished."""
+        self.check()
         if self.engine.num_unfinished:
             for completion in self.engine.step():
                 self._on_completion(completion)

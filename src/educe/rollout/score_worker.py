@@ -12,10 +12,10 @@ import sys
 
 from educe.config.settings import DomainSettings
 from educe.core.types import JSON, Fault
-from educe.rollout.executor import DomainExecutor, Job, RetryableError, describe
+from educe.rollout.executor import DomainExecutor, Job, RetryableError
 from educe.rollout.framing import encode_frame, read_frame
 from educe.rollout.lifeline import WorkerArguments, become_worker, limit_memory
-from educe.rollout.outcomes import failed, outcome_to_json
+from educe.rollout.outcomes import describe, failed, outcome_to_json
 
 
 def main() -> None:

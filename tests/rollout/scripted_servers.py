@@ -1,0 +1,73 @@
+"""Factories for rollout workers in tests; the groups say who made them with which weights."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from orders import group
+
+from educe.core.types import JSON, Group, TaskRequest
+
+
+def one_by_one(options: Any) -> Callable[[TaskRequest], Group]:
+    def run_request(request: TaskRequest) -> Group:
+        time.sleep(options["seconds"])
+        if request.request_id in options.get("poison", ()):
+            raise ValueError(f"cannot run order {request.request_id}")
+        return group(request)
+
+    return run_request
+
+
+class Continuous:
+    """Works on all orders at once; later orders finish first, three steps each."""
+
+    def __init__(self, options: Any) -> None:
+        self._pause_s = options.get("pause_s", 0.0)
+        self._is_stuck = options.get("stuck", False)
+        self._version = 0
+        self._steps_left: dict[TaskRequest, int] = {}
+
+    def submit(self, request: TaskRequest) -> None:
+        self._steps_left[request] = 3
+
+    def step(self) -> list[Group]:
+        time.sleep(self._pause_s)
+        while self._is_stuck:
+            time.sleep(0.05)
+        done = []
+        for request in reversed(list(self._steps_left)):
+            self._steps_left[request] -= 1
+            if not self._steps_left[request]:
+                del self._steps_left[request]
+                done.append(group(request, self._version))
+        return done
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._steps_left)
+
+    def publish(self, version: int, weights: JSON) -> None:
+        assert weights == {"folder": f"weights-{version}"}
+        self._version = version
+
+    def close(self) -> None:
+        self._steps_left.clear()
+
+
+def continuous(options: Any) -> Continuous:
+    return Continuous(options)
+
+
+def foreign(options: Any) -> Callable[[TaskRequest], Group]:
+    """Answers with the group of another order."""
+    return lambda request: group(
+        TaskRequest(**{**request.to_json(), "request_id": request.request_id + 1})
+    )
+
+
+def dying(options: Any) -> None:
+    os._exit(3)
