@@ -1,0 +1,90 @@
+"""Python functions that are really executed: written, written with feedback, or corrected.
+
+``python/TOPIC/LEVEL`` is one turn; ``python-repair/TOPIC/LEVEL`` shows the model the real outcome
+of failing tests and lets it try again; ``python-debug/TOPIC/LEVEL`` hands it a broken function.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from educe.core.errors import DomainError, did_you_mean
+from educe.core.protocols import Domain, DomainSpec
+from educe.domains.builtin.python_functions import (
+    algorithms,
+    mappings,
+    number_theory,
+    numbers,
+    sequences,
+    text_codes,
+    texts,
+)
+from educe.domains.builtin.python_functions.domain import (
+    PythonDebugging,
+    PythonFunctions,
+    PythonRepair,
+)
+from educe.domains.builtin.python_functions.registry import GENERATORS, Generator
+
+__all__ = ["GENERATORS", "create", "specs"]
+
+# The generators register themselves when their module is imported.
+TOPIC_MODULES = (algorithms, mappings, number_theory, numbers, sequences, text_codes, texts)
+
+_TOKENS = {"tiny": 64, "easy": 112, "medium": 224, "hard": 416}
+_TURNS = {"tiny": 2, "easy": 3, "medium": 3, "hard": 3}
+_DESCRIPTIONS = {
+    "python": "Write a Python function that passes hidden tests",
+    "python-repair": "Write a Python function; failing tests come back and it may be corrected",
+    "python-debug": "Correct a broken Python function, given its failing tests",
+}
+_CLASSES: dict[str, type[PythonFunctions]] = {
+    "python": PythonFunctions,
+    "python-repair": PythonRepair,
+    "python-debug": PythonDebugging,
+}
+
+
+@functools.cache
+def specs() -> tuple[DomainSpec, ...]:
+    """Return the specs of all domains: each generator as writing, repairing and debugging."""
+    return tuple(_spec(family, topic, level) for family in _CLASSES for topic, level in GENERATORS)
+
+
+def create(name: str, *, partial: bool = False) -> Domain:
+    """Return a domain.
+
+    Args:
+        name: ``python/TOPIC/LEVEL``, ``python-repair/…`` or ``python-debug/…``.
+        partial: pay the chance-corrected share of hidden tests passed instead of all or nothing.
+
+    Raises:
+        DomainError: for an unknown name.
+    """
+    spec = _by_name().get(name)
+    if spec is None:
+        raise DomainError(f"there is no domain {name!r}.{did_you_mean(name, _by_name())}")
+    family, topic, level = name.split("/")
+    return _CLASSES[family](spec, _generator(topic, level), partial=partial)
+
+
+def _generator(topic: str, level: str) -> Generator:
+    return GENERATORS[topic, level]
+
+
+@functools.cache
+def _by_name() -> dict[str, DomainSpec]:
+    return {spec.name: spec for spec in specs()}
+
+
+def _spec(family: str, topic: str, level: str) -> DomainSpec:
+    return DomainSpec(
+        name=f"{family}/{topic}/{level}",
+        family=f"{family}/{topic}",
+        kind="code",
+        description=f"{_DESCRIPTIONS[family]}: {topic.replace('-', ' ')}.",
+        max_turns=_TURNS[level] if family == "python-repair" else 1,
+        max_completion_tokens=_TOKENS[level],
+        executes_code=True,
+        tags=("python", topic, level),
+    )
