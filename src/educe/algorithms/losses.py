@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,7 +162,7 @@ def with_reference_kl(loss: LossFunction, coefficient: float, estimator: str) ->
 
 def build_loss(bundle: Bundle) -> LossFunction:
     """Return the per-token loss of a resolved bundle."""
-    clip = {
+    clip: dict[str, Any] = {
         "clip_low": bundle.clip_low,
         "clip_high": bundle.clip_high,
         "importance_cap": bundle.importance_cap,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,28 @@ def load(
     ).to(place)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     causal.train(False)
+    if dtype == "float64":
+        _widen_norms(causal)
     adapter = None
     if lora and lora["rank"]:
         adapter = _add_lora(causal, lora)
     return LoadedModel(name, folder, causal, tokenizer, place, adapter)
+
+
+def _widen_norms(causal: Any) -> None:
+    """Let RMS norms compute in float64: transformers rounds them to fp32 whatever the weights.
+
+    float64 exists to prove that gradients do not depend on the cut; fp32 norms would hide it.
+    """
+    for module in causal.modules():
+        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
+            module.forward = partial(_rms_norm, module)
+
+
+def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
+    scale = torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
+    out: torch.Tensor = module.weight * (hidden * scale)
+    return out
 
 
 def _add_lora(causal: Any, lora: dict[str, Any]) -> Any:

@@ -232,6 +232,6 @@ class ModuleRunner:
         if self.exact and len(hidden) < self.row_multiple:
             padded = hidden.new_zeros(self.row_multiple, hidden.shape[1])
             padded[: len(hidden)] = hidden
-            return (padded @ self.model.head_weight().T)[: len(hidden)]
+            return self._logits(padded)[: len(hidden)]
         logits: Tensor = hidden @ self.model.head_weight().T
         return logits

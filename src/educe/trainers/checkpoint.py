@@ -1,0 +1,239 @@
+"""Checkpoints: safetensors and JSON, written beside and renamed, never half loaded.
+
+    RUN/checkpoints/step-000120/   model.safetensors  optimizer.safetensors  state.json  COMPLETE
+    RUN/checkpoints/best.json      which one has the best value of the watched metric
+
+No pickle anywhere. Tensors are stored whole, so a checkpoint loads at any number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from educe.core.errors import CheckpointError
+from educe.trainers.step import TrainerState
+
+FORMAT_VERSION = 1
+_COMPLETE = "COMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A loaded checkpoint: ``progress`` is what the loop saved (stage, step, ledger …)."""
+
+    folder: Path
+    progress: dict[str, Any]
+
+
+def optimizer_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
+    """Return the optimizer's per-parameter tensors as ``NAME|KEY``."""
+    out: dict[str, torch.Tensor] = {}
+    for name, parameter in state.model.trainable():
+        for key, value in state.optimizer.state.get(parameter, {}).items():
+            tensor = value if torch.is_tensor(value) else torch.tensor(float(value))
+            out[f"{name}|{key}"] = tensor
+    return out
+
+
+def restore_optimizer(state: TrainerState, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put saved tensors back; every one must belong to a parameter that is trained."""
+    parameters = dict(state.model.trainable())
+    state.optimizer.state.clear()
+    for flat, tensor in tensors.items():
+        name, _, key = flat.rpartition("|")
+        if name not in parameters:
+            raise CheckpointError(
+                f"the checkpoint's optimizer holds {name!r}, which this model does not train; "
+                "resume with the recipe that wrote it"
+            )
+        value = tensor.clone() if key == "step" else tensor.to(parameters[name].device).clone()
+        state.optimizer.state[parameters[name]][key] = value
+
+
+def _model_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach() for name, parameter in state.model.trainable()}
+
+
+class CheckpointStore:
+    """Writes, keeps and finds a run's checkpoints.
+
+    Args:
+        folder: ``RUN/checkpoints``.
+        keep: newest ones kept; the best one is kept besides.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder = folder
+        self.keep = keep
+        self._writer: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(
+        self,
+        state: TrainerState,
+        progress: Mapping[str, Any],
+        *,
+        metric: float | None = None,
+        wait: bool = False,
+    ) -> Path:
+        """Snapshot the state now and write it in the background; return its folder.
+
+        Args:
+            progress: JSON-able; must say everything that the loop needs to continue.
+            metric: the watched value; the highest so far marks the best checkpoint.
+            wait: return only when it is on disk.
+
+        Raises:
+            OSError: from an earlier background write that failed (a full disk, say); the last
+                whole checkpoint stays.
+        """
+        self.wait()
+        tensors = {n: t.clone().cpu() for n, t in _model_tensors(state).items()}
+        moments = {n: t.clone().cpu() for n, t in optimizer_tensors(state).items()}
+        meta = {
+            "format_version": FORMAT_VERSION,
+            "trainer_step": state.step,
+            "progress": dict(progress),
+            "metric": metric,
+        }
+        target = self.folder / f"step-{state.step:08d}"
+        text = json.dumps(meta)
+        self._writer = threading.Thread(
+            target=self._write, args=(target, tensors, moments, text, metric), daemon=False
+        )
+        self._writer.start()
+        if wait:
+            self.wait()
+        return target
+
+    def wait(self) -> None:
+        """Wait for the write in progress; raise what it raised."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(
+        self,
+        target: Path,
+        tensors: dict[str, torch.Tensor],
+        moments: dict[str, torch.Tensor],
+        text: str,
+        metric: float | None,
+    ) -> None:
+        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            save_file(tensors, beside / "model.safetensors")
+            save_file(moments, beside / "optimizer.safetensors")
+            (beside / "state.json").write_text(text, encoding="utf-8")
+            (beside / _COMPLETE).write_text("", encoding="utf-8")
+            for file in beside.iterdir():
+                sync_path(file)
+            shutil.rmtree(target, ignore_errors=True)
+            beside.rename(target)
+            sync_path(self.folder)
+            self._mark_best(target, metric)
+            self._clean()
+        except BaseException as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            self._error = error
+
+    def _mark_best(self, target: Path, metric: float | None) -> None:
+        if metric is None or metric != metric:
+            return
+        best = self.best()
+        if best is None or metric > best[1]:
+            file = self.folder / "best.json"
+            beside = file.with_suffix(".part")
+            beside.write_text(json.dumps({"name": target.name, "metric": metric}))
+            beside.replace(file)
+
+    def best(self) -> tuple[Path, float] | None:
+        """Return the best checkpoint's folder and value, None before there is one."""
+        try:
+            raw = json.loads((self.folder / "best.json").read_text())
+        except (OSError, ValueError):
+            return None
+        folder = self.folder / raw["name"]
+        return (folder, raw["metric"]) if (folder / _COMPLETE).exists() else None
+
+    def complete(self) -> list[Path]:
+        """Return whole checkpoints, oldest first."""
+        return sorted(f.parent for f in self.folder.glob(f"step-*/{_COMPLETE}"))
+
+    def _clean(self) -> None:
+        best = self.best()
+        for folder in self.complete()[: -self.keep]:
+            if best is None or folder != best[0]:
+                shutil.rmtree(folder, ignore_errors=True)
+        for part in self.folder.glob(".step-*.part"):
+            if not part.name.endswith(f".{os.getpid()}.part"):
+                shutil.rmtree(part, ignore_errors=True)
+
+    def load_newest(self, state: TrainerState) -> Checkpoint | None:
+        """Load the newest whole checkpoint into the state; None when there is none."""
+        found = self.complete()
+        return load_checkpoint(found[-1], state) if found else None
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint's progress without its tensors.
+
+    Raises:
+        CheckpointError: when it is not whole or of another format version.
+    """
+    if not (folder / _COMPLETE).exists():
+        raise CheckpointError(f"{folder} is not a whole checkpoint (no {_COMPLETE} mark)")
+    meta = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    if meta["format_version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{folder} has format version {meta['format_version']}, this educe reads "
+            f"{FORMAT_VERSION}"
+        )
+    return dict(meta)
+
+
+def load_checkpoint(folder: Path, state: TrainerState) -> Checkpoint:
+    """Load weights, optimizer and step into ``state``.
+
+    Raises:
+        CheckpointError: when the checkpoint is not whole, or of another model.
+    """
+    meta = read_progress(folder)
+    saved = load_file(folder / "model.safetensors")
+    own = dict(state.model.trainable())
+    if saved.keys() != own.keys():
+        odd = sorted(saved.keys() ^ own.keys())[:3]
+        raise CheckpointError(
+            f"{folder} does not belong to this model: its tensors differ, e.g. {', '.join(odd)}"
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(saved[name])
+    restore_optimizer(state, load_file(folder / "optimizer.safetensors"))
+    state.step = meta["trainer_step"]
+    return Checkpoint(folder, meta["progress"])
+
+
+def sync_path(path: Path) -> None:
+    """Ask the system to put a file or folder on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

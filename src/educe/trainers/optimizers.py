@@ -1,0 +1,57 @@
+"""Optimizers and learning-rate schedules, from settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from educe.config.settings import OptimizerSettings
+
+
+def build_optimizer(
+    parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings, learning_rate: float
+) -> torch.optim.Optimizer:
+    """Return torch's optimizer of that name; matrices decay, vectors do not."""
+    matrices: list[torch.nn.Parameter] = []
+    vectors: list[torch.nn.Parameter] = []
+    for parameter in parameters:
+        (matrices if parameter.ndim >= 2 else vectors).append(parameter)
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    groups = [g for g in groups if g["params"]]
+    if settings.name == "sgd":
+        return torch.optim.SGD(groups, lr=learning_rate, momentum=settings.beta1)
+    return torch.optim.AdamW(
+        groups,
+        lr=learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        foreach=True,
+    )
+
+
+def learning_rate_at(
+    step: int, peak: float, settings: OptimizerSettings, total_steps: int
+) -> float:
+    """Return the learning rate of optimizer step ``step`` (from 0).
+
+    Warm-up is linear; ``linear`` and ``cosine`` reach 0 at ``total_steps`` (0 = unknown, constant).
+    """
+    warmup = settings.warmup_steps
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    if settings.schedule == "constant" or total_steps <= warmup:
+        return peak
+    done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    if settings.schedule == "linear":
+        return peak * (1.0 - done)
+    return peak * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate

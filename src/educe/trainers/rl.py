@@ -1,0 +1,280 @@
+"""The reinforcement loop: sample -> score -> step -> publish.
+
+Synchronous training is staleness 0 of the same buffer that asynchronous training would use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from educe.algorithms.catalogue import Bundle
+from educe.config.settings import DomainSettings, ReinforceSettings
+from educe.core.protocols import Domain, Engine, MetricRow, Recorder
+from educe.core.types import Group, Split, TaskRequest
+from educe.rollout.buffer import GroupBuffer
+from educe.rollout.ledger import Ledger, place_in_epoch
+from educe.rollout.packing import TrainingSample
+from educe.scheduling.mixture import StaticMixture
+from educe.trainers.credit import (
+    GroupCredit,
+    credit_group,
+    losses_of,
+    rollout_metrics,
+    training_samples,
+)
+from educe.trainers.optimizers import learning_rate_at
+from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
+
+_MAX_REFILLS = 10
+
+
+class GroupSource(Protocol):
+    """Turns requests into groups, in any order (the embedded runner, or remote workers)."""
+
+    def run_requests(self, requests: Sequence[TaskRequest]) -> Any: ...
+
+
+class SpanTimer(Protocol):
+    """Measures named phases (``observability.timing.Spans``)."""
+
+    def measure(self, name: str) -> AbstractContextManager[None]: ...
+
+    def drain(self) -> dict[str, float]: ...
+
+
+@dataclass(slots=True)
+class ReinforceLoop:
+    """One RL stage.
+
+    Attributes:
+        bundles: the resolved algorithm of each domain.
+        reference: a frozen model for the reference KL, None when no bundle needs one.
+        folder: where batches with a non-finite gradient are kept for inspection.
+        version: policy version; counts publishes over the whole run.
+    """
+
+    state: TrainerState
+    source: GroupSource
+    engine: Engine
+    domains: Mapping[str, Domain]
+    settings: ReinforceSettings
+    domain_settings: Mapping[str, DomainSettings]
+    bundles: Mapping[str, Bundle]
+    mixture: StaticMixture
+    recorder: Recorder
+    spans: SpanTimer
+    folder: Path
+    reference: Any = None
+    version: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
+    num_completion_tokens: int = 0
+
+    def step(self, number: int) -> dict[str, float]:
+        """Do rollout batch ``number``: sample -> score -> step -> publish; return its metrics."""
+        with self.spans.measure("rollout"):
+            groups = self._collect(number)
+        credits = [credit_group(g, self.bundles[g.request.domain]) for g in groups]
+        with self.spans.measure("train"):
+            results = self._update(number, credits)
+        with self.spans.measure("publish"):
+            self.version += 1
+            self.engine.publish(self.version)
+        return self._record(number, credits, results)
+
+    # Sample and score
+
+    def _collect(self, number: int) -> list[Group]:
+        """Return the batch's groups, in submission order, the same on every rank."""
+        collectives = self.state.collectives
+        groups = self._sample(number) if collectives.rank == 0 else []
+        if collectives.world_size == 1:
+            return groups
+        shared = collectives.broadcast([g.to_json() for g in groups])
+        return [Group.from_json(raw) for raw in shared]
+
+    def _sample(self, number: int) -> list[Group]:
+        buffer = GroupBuffer(
+            self.ledger, batch_size=self.settings.prompts, reject=self._reason_to_drop
+        )
+        batch = None
+        for _ in range(_MAX_REFILLS):
+            missing = self.settings.prompts - len(buffer)
+            requests = [self._issue() for _ in range(missing)]
+            for request in requests:
+                self.ledger.mark_running(request.request_id)
+            for group in self.source.run_requests(requests):
+                buffer.add(group)
+            batch = buffer.next_batch(self.version)
+            if batch is not None:
+                break
+        batch = batch or buffer.next_batch(self.version, is_last=True) or ()
+        if batch:
+            buffer.mark_trained(batch, step=number)
+        return list(batch)
+
+    def _issue(self) -> TaskRequest:
+        """Order the next task: the mixture names the domain, the ledger its next index."""
+        name = self.mixture.next_domain()
+        own, spec = self.domain_settings[name], self.domains[name].spec
+        size = self.domains[name].size(Split.TRAIN)
+        _, index = place_in_epoch(self.ledger.next_index(name), size)
+        request = TaskRequest(
+            request_id=self.ledger.next_request_id,
+            domain=name,
+            split=Split.TRAIN,
+            index=index,
+            num_samples=self.settings.group_size,
+            temperature=own.temperature or self.settings.temperature,
+            max_completion_tokens=own.max_completion_tokens
+            or self.settings.max_completion_tokens
+            or spec.max_completion_tokens,
+            max_turns=own.max_turns or spec.max_turns,
+        )
+        self.ledger.issue(request)
+        return request
+
+    def _reason_to_drop(self, group: Group) -> str:
+        bundle = self.bundles[group.request.domain]
+        if not (self.settings.drop_trivial or bundle.drop_trivial):
+            return ""
+        return "" if credit_group(group, bundle).has_signal else "trivial"
+
+    # Step
+
+    def _update(self, number: int, credits: Sequence[GroupCredit]) -> list[StepResult]:
+        """Take the batch's optimizer steps, each on its own share of the prompts."""
+        losses = losses_of(self.bundles)
+        parts = [self._samples(part) for part in _cut(credits, self.settings.updates)]
+        self._fill_streams(parts)
+        results = []
+        for part in parts:
+            if not part:
+                continue
+            rate = learning_rate_at(
+                number, self.settings.learning_rate, self.state.settings, self.settings.steps
+            )
+            result = optimizer_step(self.state, part, losses, rate)
+            if result.skipped:
+                self._keep_for_inspection(number, part, result)
+            results.append(result)
+        return results
+
+    def _samples(self, credits: Sequence[GroupCredit]) -> list[TrainingSample]:
+        longest = max(
+            (c.group.request.max_completion_tokens * c.group.request.max_turns for c in credits),
+            default=1,
+        )
+        return training_samples(credits, self.bundles, longest)
+
+    def _fill_streams(self, parts: Sequence[Sequence[TrainingSample]]) -> None:
+        """Compute reference and proximal log-probabilities where the losses need them.
+
+        The first part's proximal policy is the policy itself, by construction of the loss.
+        """
+        limit = self.state.settings.micro_batch_tokens
+        if self.reference is not None:
+            for part in parts:
+                fill_logprobs(
+                    self.reference, part, "reference_logprobs", limit, self.state.compute_dtype
+                )
+        for part in parts[1:]:
+            later = [s for s in part if "proximal_logprobs" not in s.streams]
+            fill_logprobs(
+                self.state.model, later, "proximal_logprobs", limit, self.state.compute_dtype
+            )
+
+    def _keep_for_inspection(
+        self, number: int, samples: Sequence[TrainingSample], result: StepResult
+    ) -> None:
+        path = self.folder / f"step-{number:06d}-{self.state.step}.jsonl"
+        if self.state.collectives.rank == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                for sample in samples:
+                    row = {
+                        "origin": sample.origin,
+                        "token_ids": sample.token_ids.tolist(),
+                        "mask": sample.mask.tolist(),
+                        "streams": {
+                            n: [repr(float(x)) for x in v] for n, v in sample.streams.items()
+                        },
+                    }
+                    file.write(json.dumps(row) + "\n")
+        self.recorder.record_event(
+            "non_finite",
+            {"stage": "rl", "step": number, "reason": result.skipped, "batch": path.name},
+        )
+
+    # Record
+
+    def _record(
+        self, number: int, credits: Sequence[GroupCredit], results: Sequence[StepResult]
+    ) -> dict[str, float]:
+        floors = {name: domain.spec.floor for name, domain in self.domains.items()}
+        overall = rollout_metrics(credits, floors)
+        for result in results:
+            overall.update(result.tally.values())
+        if results:
+            overall["grad_norm"] = max(r.grad_norm for r in results)
+            overall["skipped"] = float(any(r.skipped for r in results))
+        trained = sum(r.num_tokens for r in results)
+        tokens = sum(t.num_completion_tokens for c in credits for t in c.group.trajectories)
+        self.num_completion_tokens += tokens
+        overall |= {"tokens": tokens, "trained_tokens": trained, "updates": len(results)}
+        values = {n if n.startswith("domain/") else f"rl/{n}": v for n, v in overall.items()}
+        times = self.spans.drain()
+        values |= times
+        if self.state.collectives.rank == 0:
+            self.recorder.record_metrics(
+                MetricRow("rl", number, values, times.get("time/step_s", 0.0))
+            )
+            for credit in credits:
+                record_group(self.recorder, "rl", number, credit)
+        return values
+
+    # Resume
+
+    def progress(self) -> dict[str, Any]:
+        """Return everything that the loop needs to continue, as JSON."""
+        return {
+            "ledger": self.ledger.state(),
+            "mixture": self.mixture.state(),
+            "version": self.version,
+            "completion_tokens": self.num_completion_tokens,
+        }
+
+    def restore(self, progress: Mapping[str, Any]) -> None:
+        self.ledger = Ledger.from_state(progress["ledger"])
+        self.ledger.recover()
+        self.mixture.restore(progress["mixture"])
+        self.version = progress["version"]
+        self.num_completion_tokens = progress["completion_tokens"]
+
+
+def _cut(credits: Sequence[GroupCredit], parts: int) -> list[list[GroupCredit]]:
+    """Deal groups to ``parts`` updates in turn, so that each sees every domain it can."""
+    return [list(credits[i::parts]) for i in range(parts)]
+
+
+def record_group(recorder: Recorder, stage: str, step: int, credit: GroupCredit) -> None:
+    """Write a group's samples to the run store."""
+    for i, trajectory in enumerate(credit.group.trajectories):
+        recorder.record_sample(
+            stage,
+            step,
+            {
+                **trajectory.to_json(),
+                "domain": credit.group.request.domain,
+                "task_id": credit.group.task.task_id,
+                "split": str(credit.group.request.split),
+                "gold": credit.group.task.gold,
+                "reward": credit.rewards_G[i],
+                "advantage": credit.advantages_G[i],
+                "in_loss": credit.in_loss_G[i],
+            },
+        )

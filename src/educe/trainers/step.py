@@ -1,0 +1,238 @@
+"""One optimizer step: sum weight * loss over the packs, sum over ranks, clip, apply.
+
+Knows no algorithm, domain or reward by name: losses come by id, everything else is in the streams.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from educe.algorithms.losses import LossFunction, Segments, TokenLoss, proximal_logprobs
+from educe.config.settings import OptimizerSettings
+from educe.core.metrics import Tally
+from educe.models.attention import ForestContext
+from educe.models.load import LoadedModel
+from educe.models.logprobs import TokenLogprobs, token_logprobs
+from educe.parallel.collectives import Collectives, SingleProcess, rank_slice
+from educe.rollout.packing import Pack, TrainingSample, pack_samples
+from educe.trainers.optimizers import build_optimizer, set_learning_rate
+
+
+@dataclass(slots=True)
+class TrainerState:
+    """What training changes: the model, its optimizer, and how often they were changed."""
+
+    model: LoadedModel
+    optimizer: torch.optim.Optimizer
+    settings: OptimizerSettings
+    compute_dtype: torch.dtype
+    step: int = 0
+    collectives: Collectives = field(default_factory=SingleProcess)
+
+    @staticmethod
+    def create(
+        model: LoadedModel,
+        settings: OptimizerSettings,
+        learning_rate: float,
+        *,
+        compute_dtype: torch.dtype | None = None,
+        collectives: Collectives | None = None,
+    ) -> TrainerState:
+        parameters = [p for _, p in model.trainable()]
+        return TrainerState(
+            model,
+            build_optimizer(parameters, settings, learning_rate),
+            settings,
+            compute_dtype or model.head_weight().dtype,
+            collectives=collectives or SingleProcess(),
+        )
+
+
+@dataclass(slots=True)
+class StepResult:
+    """``skipped`` says why a step changed nothing, empty when it did."""
+
+    grad_norm: float
+    tally: Tally
+    num_tokens: int
+    seconds: float
+    skipped: str = ""
+
+
+def forward_pack(
+    model: LoadedModel, pack: Pack, compute_dtype: torch.dtype | None = None
+) -> TokenLogprobs:
+    """Return log-probabilities and entropies of a pack's trained tokens, with gradients."""
+    device = model.device
+    weight = model.head_weight()
+    dtype = compute_dtype or weight.dtype
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != weight.dtype):
+        hidden = model.hidden(
+            torch.as_tensor(pack.token_ids_T, device=device)[None],
+            torch.as_tensor(pack.positions_T, device=device)[None],
+            ForestContext(pack.spans),
+        )[0]
+    rows = hidden[torch.as_tensor(pack.source_N, device=device)].to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    temperature = torch.as_tensor(pack.streams["temperature"], dtype=wide, device=device)
+    targets = torch.as_tensor(pack.target_N, device=device)
+    return token_logprobs(rows, weight, targets, temperature)
+
+
+def pack_loss(
+    outputs: TokenLogprobs, pack: Pack, losses: Mapping[str, LossFunction]
+) -> tuple[Tensor, TokenLoss, dict[str, Tensor]]:
+    """Return (sum of weight * loss, the per-token loss, the streams as tensors)."""
+    policy, entropy = outputs
+    device, dtype = policy.device, policy.dtype
+    streams = {n: torch.as_tensor(v, dtype=dtype, device=device) for n, v in pack.streams.items()}
+    sequence_N = torch.as_tensor(pack.sequence_N, device=device)
+    segments = Segments(sequence_N, pack.num_sequences)
+    if len(pack.losses) == 1:
+        loss = losses[pack.losses[0]](policy, entropy, streams, segments)
+    else:
+        loss = _mixed_losses(outputs, pack, losses, streams)
+    return (loss.loss_N * streams["weight"]).sum(), loss, streams
+
+
+def _mixed_losses(
+    outputs: TokenLogprobs,
+    pack: Pack,
+    losses: Mapping[str, LossFunction],
+    streams: Mapping[str, Tensor],
+) -> TokenLoss:
+    """Each token by its own loss; a loss never sees another's tokens."""
+    policy, entropy = outputs
+    which = torch.as_tensor(pack.loss_N, device=policy.device)
+    sequence_N = torch.as_tensor(pack.sequence_N, device=policy.device)
+    total = torch.zeros_like(policy)
+    diagnostics: dict[str, Tensor] = {}
+    for number, name in enumerate(pack.losses):
+        rows = (which == number).nonzero().squeeze(1)
+        own = losses[name](
+            policy[rows],
+            entropy[rows],
+            {n: v[rows] for n, v in streams.items()},
+            Segments(sequence_N[rows], pack.num_sequences),
+        )
+        total = total.index_put((rows,), own.loss_N)
+        for key, values in own.diagnostics.items():
+            kept = diagnostics.setdefault(key, torch.full_like(policy, float("nan")).detach())
+            kept[rows] = values.detach()
+    return TokenLoss(total, diagnostics)
+
+
+@torch.no_grad()
+def fill_logprobs(
+    model: LoadedModel,
+    samples: Sequence[TrainingSample],
+    stream: str,
+    max_tokens: int,
+    compute_dtype: torch.dtype | None = None,
+) -> None:
+    """Write the model's log-probabilities of trained tokens into each sample's stream."""
+    for pack in pack_samples(samples, max_tokens):
+        values = forward_pack(model, pack, compute_dtype).logprobs_N.double().cpu().numpy()
+        cursor = 0
+        for sample, trained in pack.rows:
+            kept = sample.streams.setdefault(stream, np.full(len(sample.token_ids), np.nan))
+            kept[trained] = values[cursor : cursor + len(trained)]
+            cursor += len(trained)
+
+
+def accumulate_gradients(
+    state: TrainerState,
+    samples: Sequence[TrainingSample],
+    losses: Mapping[str, LossFunction],
+) -> Tally:
+    """Add the samples' gradients into ``.grad``, pack by pack, and sum them over ranks."""
+    tally = Tally()
+    mine = rank_slice(samples, state.collectives.rank, state.collectives.world_size)
+    for pack in pack_samples(mine, state.settings.micro_batch_tokens):
+        outputs = forward_pack(state.model, pack, state.compute_dtype)
+        total, loss, streams = pack_loss(outputs, pack, losses)
+        total.backward()  # type: ignore[no-untyped-call]
+        _measure(tally, pack, outputs, loss, streams)
+        tally.mean("loss", float(total.detach()), 0.0)
+    state.collectives.sum_gradients(p for _, p in state.model.trainable())
+    merged = Tally()
+    for part in state.collectives.gather(tally.to_json()):
+        merged.merge(Tally.from_json(part))
+    merged.counts["loss"] = 1.0  # a sum over packs and ranks, not a mean
+    return merged
+
+
+def optimizer_step(
+    state: TrainerState,
+    samples: Sequence[TrainingSample],
+    losses: Mapping[str, LossFunction],
+    learning_rate: float,
+) -> StepResult:
+    """Take one step on the samples. A non-finite gradient changes nothing and says so."""
+    begin = time.perf_counter()
+    state.optimizer.zero_grad(set_to_none=True)
+    tally = accumulate_gradients(state, samples, losses)
+    parameters = [p for _, p in state.model.trainable()]
+    limit = state.settings.max_grad_norm or float("inf")
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+    skipped = ""
+    if norm != norm or norm == float("inf"):
+        skipped = f"gradient norm is {norm}"
+    else:
+        set_learning_rate(state.optimizer, learning_rate)
+        state.optimizer.step()
+    state.step += 1
+    state.optimizer.zero_grad(set_to_none=True)
+    num_tokens = sum(s.num_trained for s in samples)
+    return StepResult(norm, tally, num_tokens, time.perf_counter() - begin, skipped)
+
+
+@torch.no_grad()
+def _measure(
+    tally: Tally, pack: Pack, outputs: TokenLogprobs, loss: TokenLoss, streams: Mapping[str, Tensor]
+) -> None:
+    """Add per-token diagnostics, overall and per origin (domain)."""
+    policy, entropy = (x.detach() for x in outputs)
+    values: dict[str, Tensor] = {"entropy": entropy, "token_loss": loss.loss_N.detach()}
+    for name in ("clip_low", "clip_high"):
+        if name in loss.diagnostics:
+            values[name] = loss.diagnostics[name]
+    if "behaviour_logprobs" in streams:
+        proximal = proximal_logprobs(policy, streams)
+        values["mismatch"] = (proximal.exp() - streams["behaviour_logprobs"].exp()).abs()
+        values.update(_kl("update", policy, proximal))
+    if "reference_logprobs" in streams:
+        values.update(_kl("kl", policy, streams["reference_logprobs"]))
+    ratio = loss.diagnostics.get("ratio")
+    origins = [s.origin for s, _ in pack.rows]
+    sequence = torch.as_tensor(pack.sequence_N, device=policy.device)
+    names: list[Any] = ["", *dict.fromkeys(o for o in origins if o)]
+    for name in names:
+        prefix = f"domain/{name}/" if name else ""
+        rows = (
+            slice(None)
+            if not name
+            else torch.as_tensor([o == name for o in origins], device=policy.device)[sequence]
+        )
+        for key, tensor in values.items():
+            picked = tensor[rows]
+            picked = picked[~picked.isnan()]
+            tally.mean(prefix + key, float(picked.sum()), float(picked.numel()))
+        if ratio is not None:
+            picked = ratio[rows]
+            picked = picked[~picked.isnan()]
+            if picked.numel():
+                tally.maximum(prefix + "max_ratio", float(picked.max()))
+
+
+def _kl(prefix: str, policy: Tensor, other: Tensor) -> dict[str, Tensor]:
+    from educe.algorithms.kl import kl_per_token
+
+    return {f"{prefix}_{k}": kl_per_token(policy, other, k) for k in ("k1", "k3")}

@@ -1,0 +1,81 @@
+"""Forest attention against the dense oracle: values, gradients, log-sum-exp, both dtypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from educe.core.forest import Span
+from educe.models.attention import (
+    ForestContext,
+    attention_function,
+    flash_forward,
+    forest_mask,
+    plain_attention,
+)
+
+# A shared prompt with three completions (one of which branches), and a lone sequence.
+SPANS = (
+    Span(0, 7, 21),
+    Span(7, 12, 12),
+    Span(12, 16, 20),
+    Span(16, 18, 18),
+    Span(18, 20, 20),
+    Span(20, 21, 21),
+    Span(21, 30, 30),
+)
+
+
+def inputs(dtype: torch.dtype, heads: int = 4, kv_heads: int = 2, width: int = 8):
+    generator = torch.Generator().manual_seed(0)
+    make = lambda n: torch.randn(1, n, 30, width, generator=generator, dtype=torch.float64)  # noqa: E731
+    return [make(n).to(dtype).requires_grad_() for n in (heads, kv_heads, kv_heads)]
+
+
+def dense(query, key, value, scale):
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    scores = (query @ key.transpose(-1, -2)) * scale
+    return scores.masked_fill(~forest_mask(SPANS), float("-inf")).softmax(-1) @ value
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_values_and_gradients_equal_the_dense_mask(dtype, tolerance):
+    query, key, value = inputs(dtype)
+    weight = torch.randn(1, 4, 30, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    got = ForestContext(SPANS).attend(0, query, key, value, 0.3)
+    got_grads = torch.autograd.grad((got * weight).sum(), (query, key, value))
+    want = dense(query, key, value, 0.3)
+    want_grads = torch.autograd.grad((want * weight).sum(), (query, key, value))
+    assert torch.allclose(got, want, atol=tolerance)
+    for mine, right in zip(got_grads, want_grads, strict=True):
+        assert torch.allclose(mine, right, atol=10 * tolerance)
+
+
+def test_bfloat16_stays_close():
+    query, key, value = inputs(torch.bfloat16)
+    got = ForestContext(SPANS).attend(0, query, key, value, 0.3)
+    got.float().sum().backward()
+    want = dense(*(x.detach().double() for x in (query, key, value)), 0.3)
+    assert (got.double() - want).abs().max() < 0.05
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (query, key, value))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_private_kernel_returns_what_the_formula_gives(causal):
+    """Pins torch's private CPU operator: output, log-sum-exp, grouped heads."""
+    query, key, value = (x.detach() for x in inputs(torch.float64))
+    out, lse = flash_forward(query, key, value, causal, 0.5)
+    want, want_lse = plain_attention(query, key, value, causal, 0.5)
+    assert torch.allclose(out, want, atol=1e-12)
+    assert torch.allclose(lse, want_lse, atol=1e-12)
+
+
+def test_a_module_without_context_and_with_dropout_is_refused():
+    query, key, value = inputs(torch.float32)
+    with pytest.raises(ValueError, match="educe_context"):
+        attention_function(None, query, key, value, None, 1.0)
+    with pytest.raises(ValueError, match="dropout 0"):
+        attention_function(
+            None, query, key, value, None, 1.0, dropout=0.1, educe_context=ForestContext(SPANS)
+        )

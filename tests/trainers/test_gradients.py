@@ -1,0 +1,150 @@
+"""Decision 2: gradients do not depend on how a batch is cut or shared, for every loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from educe.algorithms.catalogue import BUNDLES
+from educe.config.settings import OptimizerSettings
+from educe.models.load import LoadedModel, load
+from educe.models.tiny import save_tiny
+from educe.rollout.packing import TrainingSample, build_pack, pack_samples
+from educe.trainers.credit import losses_of
+from educe.trainers.step import TrainerState, accumulate_gradients, fill_logprobs, forward_pack
+
+
+@pytest.fixture(scope="module")
+def model64(tmp_path_factory) -> LoadedModel:
+    folder = save_tiny(tmp_path_factory.mktemp("tiny64"), dtype="float64", seed=3)
+    return load(str(folder), dtype="float64")
+
+
+def make_samples(bundle_names, groups=5, siblings=4, seed=0) -> list[TrainingSample]:
+    rng = np.random.default_rng(seed)
+    samples = []
+    for group in range(groups):
+        bundle = BUNDLES[bundle_names[group % len(bundle_names)]]
+        prompt = rng.integers(4, 260, rng.integers(4, 12))
+        for _ in range(siblings if group != 1 else 1):
+            completion = rng.integers(4, 260, rng.integers(1, 15))
+            tokens = np.concatenate([prompt, completion])
+            mask = np.arange(len(tokens)) >= len(prompt)
+            if len(completion) > 8:  # an observation in the middle is not trained
+                mask[len(prompt) + 3 : len(prompt) + 5] = False
+            length = len(tokens)
+            streams = {
+                "advantage": np.full(length, rng.normal()),
+                "weight": np.full(length, rng.uniform(0.01, 0.1)),
+                "behaviour_logprobs": rng.normal(-5.5, 0.3, length),
+                "proximal_logprobs": rng.normal(-5.5, 0.3, length),
+                "temperature": np.full(length, rng.choice([0.7, 1.0])),
+            }
+            samples.append(
+                TrainingSample(
+                    tokens, mask, streams, group, len(samples), bundle.formula(), bundle.name
+                )
+            )
+    return samples
+
+
+def gradient(model, samples, limit, bundles) -> torch.Tensor:
+    settings = OptimizerSettings(micro_batch_tokens=limit)
+    state = TrainerState.create(model, settings, 1e-3)
+    state.optimizer.zero_grad(set_to_none=True)
+    accumulate_gradients(state, samples, losses_of({b.name: b for b in bundles}))
+    flat = torch.cat([p.grad.reshape(-1) for _, p in model.trainable()]).clone()
+    state.optimizer.zero_grad(set_to_none=True)
+    return flat
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("name", sorted(BUNDLES))
+def test_micro_batches_and_shared_prompts_change_nothing(model64, name):
+    samples = make_samples([name])
+    bundles = [BUNDLES[name]]
+    whole = gradient(model64, samples, 10_000, bundles)
+    assert whole.norm() > 0
+    for limit in (1, 25, 60, 150):
+        assert distance(gradient(model64, samples, limit, bundles), whole) <= 1e-9
+    alone = [replace(s, group=i) for i, s in enumerate(samples)]  # nothing is shared
+    assert distance(gradient(model64, alone, 10_000, bundles), whole) <= 1e-9
+
+
+def test_two_algorithms_in_one_step_sum_their_gradients(model64):
+    samples = make_samples(["grpo", "cispo"])
+    both = gradient(model64, samples, 80, [BUNDLES["grpo"], BUNDLES["cispo"]])
+    parts = [
+        gradient(model64, [s for s in samples if s.origin == n], 80, [BUNDLES[n]])
+        for n in ("grpo", "cispo")
+    ]
+    assert distance(both, parts[0] + parts[1]) <= 1e-9
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_equal_plain_transformers(tmp_path, checkpointing):
+    """Cross-entropy of shared-prompt packs against transformers' own forward, row by row."""
+    from transformers import AutoModelForCausalLM
+
+    folder = save_tiny(tmp_path / "m", dtype="float64", seed=5)
+    model = load(str(folder), dtype="float64")
+    if checkpointing:
+        model.causal.gradient_checkpointing_enable()
+        model.causal.train()
+    samples = make_samples(["grpo"])
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
+    for sample in samples:
+        ids = torch.as_tensor(sample.token_ids)[None]
+        logits = plain(ids).logits[0, :-1]
+        rows = torch.as_tensor(np.flatnonzero(sample.mask)) - 1
+        temperature = torch.as_tensor(sample.streams["temperature"])[rows + 1]
+        logp = (logits[rows] / temperature[:, None]).log_softmax(-1)
+        picked = logp.gather(1, ids[0, rows + 1, None])[:, 0]
+        total = total - (picked * torch.as_tensor(sample.streams["weight"])[rows + 1]).sum()
+    total.backward()
+    mine = torch.zeros((), dtype=torch.float64)
+    for pack in pack_samples(samples, 70):
+        out = forward_pack(model, pack)
+        mine = mine - (out.logprobs_N * torch.as_tensor(pack.streams["weight"])).sum()
+    mine.backward()
+    # transformers' norms are fp32 whatever the weights are, so the last digits are not shared.
+    assert mine.item() == pytest.approx(total.item(), rel=1e-6)
+    right = dict(plain.named_parameters())
+    for name, parameter in model.trainable():
+        assert distance(parameter.grad, right[name].grad) < 1e-5, name
+
+
+def test_first_update_has_ratio_one_whatever_the_micro_batch(model64):
+    samples = make_samples(["grpo"])
+    for sample in samples:
+        del sample.streams["proximal_logprobs"]
+    bundle = replace(BUNDLES["grpo"], importance_cap=0.0)
+    for sample in samples:
+        sample.loss = bundle.formula()
+    for limit in (20, 10_000):
+        state = TrainerState.create(model64, OptimizerSettings(micro_batch_tokens=limit), 1e-3)
+        tally = accumulate_gradients(state, samples, losses_of({"grpo": bundle}))
+        assert tally.values()["max_ratio"] == 1.0
+
+
+def test_filled_logprobs_equal_the_forward(model64):
+    samples = make_samples(["grpo"])
+    fill_logprobs(model64, samples, "proximal_logprobs", 50)
+    pack = build_pack([samples[:4]])
+    with torch.no_grad():
+        want = forward_pack(model64, pack).logprobs_N
+    assert np.allclose(pack.streams["proximal_logprobs"], want.numpy(), atol=1e-12)
+
+
+def test_a_shared_prompt_is_computed_once(model64):
+    samples = [s for s in make_samples(["grpo"]) if s.group == 0]
+    prompt = int(np.argmax(samples[0].mask))
+    (pack,) = pack_samples(samples, 10_000)
+    assert pack.num_tokens == prompt + sum(len(s.token_ids) - prompt for s in samples)
