@@ -21,6 +21,11 @@ def test_every_setting_is_on_the_page() -> None:
         assert f"`{path[-1]}`" in page or f"[{path[-1]}]" in page or f".{path[-1]}]" in page, path
 
 
+def test_every_setting_says_what_it_is_for() -> None:
+    silent = [path for path, field in walk_settings() if not field.description and len(path) > 1]
+    assert not [p for p in silent if p[-1] not in ("lora",)], silent
+
+
 def test_sections_stay_small() -> None:
     sizes: dict[tuple[str, ...], int] = {}
     for path, _ in walk_settings():

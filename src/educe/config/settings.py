@@ -137,10 +137,10 @@ class AlgorithmSettings(Section):
 
 class OptimizerSettings(Section):
     name: Literal["adamw", "sgd"] = Field("adamw", description="Optimizer.")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the gradient's mean.")
+    beta2: float = Field(0.99, ge=0, lt=1, description="AdamW: decay of the gradient's square.")
+    eps: float = Field(1e-8, gt=0, description="AdamW: added to the root of the square.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled decay of matrices' weights.")
     max_grad_norm: float = Field(1.0, ge=0, description="Gradient norm clip; 0 switches off.")
     warmup_steps: int = Field(2, ge=0, description="Linear warm-up.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay.")
