@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,9 @@ def clustered_standard_error(values: ArrayLike, clusters: Sequence[Hashable] | N
     count = len(sums)
     if count < 2:
         return math.nan
-    return float(math.sqrt(np.square(sums).sum() * count / (count - 1)) / len(x))
+    error = float(math.sqrt(np.square(sums).sum() * count / (count - 1)) / len(x))
+    # Equal values leave rounding dust of the mean behind, which is no spread.
+    return error if error > 1e-13 * float(np.abs(x).max()) else 0.0
 
 
 def cluster_sums(values: Floats, clusters: Sequence[Hashable] | None) -> tuple[Floats, Floats]:
@@ -240,19 +242,17 @@ def _effective_wilson(
     z = two_sided_z(level)
     num_items = len(means)
     if num_items == num_samples == num_clusters:
-        plain = _wilson(share, num_items, z, level, "wilson")
-        return plain
+        return _wilson(share, num_items, z, level, "wilson")
+    is_mixed = 0 < share < 1 and num_clusters > 1 and num_samples > num_clusters
     trials = float(num_clusters)
-    if error > 0:
+    if is_mixed:
         # n_eff cannot exceed the samples drawn; t for z because few clusters estimate SE badly.
         ratio = z / two_sided_t(level, num_clusters - 1)
-        trials = min(share * (1 - share) / error**2, float(num_samples)) * ratio**2
-        trials = max(trials, 1.0)
+        wanted = share * (1 - share) / error**2 if error > 0 else math.inf
+        trials = max(1.0, min(wanted, float(num_samples)) * ratio**2)
     e = _wilson(share, trials, z, level, "clustered-wilson")
-    return Estimate(
-        share, e.low, e.high, level, error if error > 0 else e.standard_error,
-        num_items, num_clusters, e.method,
-    )  # fmt: skip
+    known = error if error > 0 else e.standard_error
+    return replace(e, standard_error=known, num_items=num_items, num_clusters=num_clusters)
 
 
 @dataclass(frozen=True, slots=True)
