@@ -26,8 +26,10 @@ class AlarmLimits:
         entropy_fraction: collapse when the recent mean falls under this part of the first window's.
         entropy_nats: collapse when the recent mean falls under this many nats a token.
         kl: nats a token to the reference, recent mean of k3 (k1 where k3 is not recorded).
-        hacking_gain: reward rise from the best earlier screen score on that counts as rising.
-        hacking_loss: fall of the screen score (or score parts never rewarded) from its best.
+        hacking_looks: screen looks that are averaged; one look at a few tasks is mostly noise.
+        hacking_gain: reward rise since the best screen score that counts as rising.
+        hacking_loss: fall of the screen score from its best, over all domains.
+        hacking_loss_domain: the same for one domain, whose screen score is much noisier.
         trivial: share of groups without signal, recent mean.
         unscored: share of samples without a score, recent mean; per domain and overall.
         mismatch: mean absolute difference of probabilities between engine and trainer. Above 0.01
@@ -40,8 +42,10 @@ class AlarmLimits:
     entropy_fraction: float | None = 0.2
     entropy_nats: float | None = 0.01
     kl: float | None = 0.5
+    hacking_looks: int = 3
     hacking_gain: float | None = 0.05
     hacking_loss: float | None = 0.05
+    hacking_loss_domain: float | None = 0.15
     trivial: float | None = 0.95
     unscored: float | None = 0.05
     mismatch: float | None = 0.01
@@ -122,38 +126,58 @@ def kl_blow_up(history: History, stage: str, limits: AlarmLimits) -> Iterator[Al
 
 def reward_hacking(history: History, stage: str, limits: AlarmLimits) -> Iterator[Alarm]:
     """The trained reward rises while the score on screen tasks falls."""
-    if limits.hacking_gain is None or limits.hacking_loss is None:
+    screen, reward = history.overall(stage, "screen_score"), history.overall(stage, "reward")
+    yield from _hacking(screen, reward, limits.hacking_loss, limits, stage, "")
+    for domain in history.domains(stage):
+        screen = history.domain(stage, domain, "screen_score")
+        reward = history.domain(stage, domain, "reward")
+        reward = reward or history.domain(stage, domain, "score")
+        yield from _hacking(screen, reward, limits.hacking_loss_domain, limits, stage, domain)
+
+
+def _hacking(
+    screen: Series,
+    reward: Series,
+    max_loss: float | None,
+    limits: AlarmLimits,
+    stage: str,
+    domain: str,
+) -> Iterator[Alarm]:
+    if limits.hacking_gain is None or max_loss is None:
         return
-    for domain in ("", *history.domains(stage)):
-        if domain:
-            screen = history.domain(stage, domain, "screen_score")
-            reward = history.domain(stage, domain, "reward")
-            reward = reward or history.domain(stage, domain, "score")
-        else:
-            screen = history.overall(stage, "screen_score")
-            reward = history.overall(stage, "reward")
-        screen = [(s, v) for s, v in screen if math.isfinite(v)]
-        if len(screen) < 2:
-            continue
-        best_step, best = max(screen, key=lambda pair: pair[1])
-        lost = best - screen[-1][1]
-        before = _recent([p for p in reward if p[0] <= best_step], limits.window)
-        after = [p for p in reward if p[0] > best_step]
-        now = _recent(after, limits.window)
-        if before is None or now is None or lost <= limits.hacking_loss:
-            continue
-        if now - before > limits.hacking_gain:
-            yield Alarm(
-                "reward_hacking",
-                stage,
-                screen[-1][0],
-                lost,
-                limits.hacking_loss,
-                f"since step {best_step} the reward rose by {now - before:.3g} while the screen "
-                f"score fell by {lost:.3g}: the policy learns the grader or the training tasks, "
-                "not the skill. Read samples with high reward; stop at the best checkpoint",
-                domain,
-            )
+    looks = _trailing_means(screen, limits.hacking_looks)
+    if len(looks) < 2:
+        return
+    # The last of equal bests: a plateau is not yet a fall.
+    best_step, best = max(looks, key=lambda look: (look[1], look[0]))
+    step, now = looks[-1]
+    earlier = finite_values([p for p in reward if p[0] <= best_step])[-limits.window :]
+    later = _recent([p for p in reward if p[0] > best_step], limits.window)
+    if not earlier or later is None or best - now <= max_loss:
+        return
+    gain = later - sum(earlier) / len(earlier)
+    if gain > limits.hacking_gain:
+        yield Alarm(
+            "reward_hacking",
+            stage,
+            step,
+            best - now,
+            max_loss,
+            f"since step {best_step} the reward{' of ' + domain if domain else ''} rose by "
+            f"{gain:.3g} while the screen score fell by {best - now:.3g}: the policy learns the "
+            "grader or the training tasks, not the skill. Read samples with high reward; stop at "
+            "the best checkpoint",
+            domain,
+        )
+
+
+def _trailing_means(series: Series, size: int) -> Series:
+    """Return the mean of each ``size`` successive finite values, at the step of the last one."""
+    points = [(step, value) for step, value in series if math.isfinite(value)]
+    return [
+        (points[i][0], sum(value for _, value in points[i + 1 - size : i + 1]) / size)
+        for i in range(size - 1, len(points))
+    ]
 
 
 def trivial_groups(history: History, stage: str, limits: AlarmLimits) -> Iterator[Alarm]:

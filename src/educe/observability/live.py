@@ -164,7 +164,7 @@ class ViewState:
             steps, minutes = payload.get("steps") or 0, payload.get("minutes") or 0.0
             self._begin_stage(str(payload.get("stage", "")), int(steps), float(minutes) * 60)
         elif kind == "alarm":
-            self.alarms.append(printable(describe_event(kind, payload)))
+            self.alarms.append(describe_event(kind, payload))
         else:
             self.notes.append(describe_event(kind, payload))
 

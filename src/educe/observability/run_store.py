@@ -283,7 +283,8 @@ class RunStore:
         described = self.description
         self._index.refresh()
         steps = self._index.query(
-            f"SELECT r.stage, max(r.step) FROM {live('metrics')} GROUP BY r.stage"
+            f"SELECT r.stage, max(r.step) FROM {live('metrics')} GROUP BY r.stage "
+            "ORDER BY (SELECT min(g.first_time) FROM stages g WHERE g.stage = r.stage)"
         )
         return RunInfo(
             name=self.name,

@@ -85,7 +85,7 @@ def describe_event(kind: str, payload: Mapping[str, JSON]) -> str:
     if kind == "alarm":
         domain = f" {payload['domain']}" if payload.get("domain") else ""
         head = f"ALARM {payload.get('kind', '?')}{domain} at step {payload.get('step', '?')}"
-        return f"{head}: {payload.get('cause', '')}"
+        return printable(f"{head}: {payload.get('cause', '')}").replace("\n", " ")
     plain = [
         f"{key} {format_number(value) if isinstance(value, float) else value}"
         for key, value in payload.items()
