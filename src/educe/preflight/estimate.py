@@ -62,9 +62,9 @@ def estimate_run(plan: Plan) -> Estimate | None:
     memory = _memory(plan, shape, trained)
     width = BYTES[recipe.model.dtype]
     total = shape.num_parameters
-    extra = trained if recipe.model.lora.rank else 0
+    # Checkpoints hold what is trained: weights (or adapters) and their moments.
     moments = 2 if recipe.optimizer.name == "adamw" else 0
-    saved = (total + extra + moments * trained) * width
+    saved = (1 + moments) * trained * width
     disk = {"final model": total * width, "run store": _STORE_BYTES}
     if recipe.checkpoint.every_steps or recipe.checkpoint.every_minutes:
         # The kept ones, the best one, and the one being written beside them.

@@ -12,6 +12,7 @@ from pathlib import Path
 from educe.core.errors import EduceError, MissingExtraError
 from educe.models.packaged_weights import PACKAGED, cache_folder
 from educe.preflight.estimate import Estimate, gigabytes
+from educe.preflight.model import packaged_key
 from educe.preflight.plan import Plan
 
 # The package of each live sink; the extra of educe has the sink's own name.
@@ -93,7 +94,7 @@ def check_resources(plan: Plan, estimate: Estimate | None) -> Iterator[EduceErro
             f"'{plan.run_folder}', where {gigabytes(free)} are free. Lower checkpoint.keep, or "
             f"choose another run.out.",
         )
-    packaged = PACKAGED.get(plan.recipe.model.name)
+    packaged = PACKAGED.get(packaged_key(plan.recipe.model.name))
     if packaged is not None and plan.model_folder is None:
         wanted = (2 * packaged.disk_mb + packaged.download_mb) * 1024**2
         free = shutil.disk_usage(_existing(cache_folder())).free

@@ -18,7 +18,7 @@ from educe.core.errors import (
 )
 from educe.core.types import Split, Task
 from educe.models.architectures import KNOWN_SHAPES, read_shape
-from educe.models.packaged_weights import PACKAGED, is_ready, packaged_folder
+from educe.models.packaged_weights import PACKAGED, packaged_folder
 from educe.preflight.plan import DomainPlan, Plan
 
 # Characters a token, counted low: a prompt is then rather thought too long than too short.
@@ -31,13 +31,15 @@ _MEASURED_TASKS, _MEASURED_ROWS = 4, 10_000
 def locate_model(plan: Plan) -> Iterator[EduceError]:
     """Fill ``plan.shape`` and ``plan.model_folder``; yield why the model cannot be used."""
     name = plan.recipe.model.name
-    folder = packaged_folder(name) if name in PACKAGED else Path(name).expanduser()
-    if name in PACKAGED and not is_ready(folder):
-        packaged = PACKAGED[name]
-        plan.shape = KNOWN_SHAPES.get(name)
+    key = packaged_key(name)
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and key in PACKAGED:
+        folder = packaged_folder(key)
+    if not folder.is_dir() and key in PACKAGED:
+        packaged = PACKAGED[key]
+        plan.shape = KNOWN_SHAPES.get(key)
         plan.notes.append(
-            f"{name} will be fetched first: {packaged.download_mb} MB, "
-            f"{packaged.disk_mb} MB on disk"
+            f"{key} will be fetched first: {packaged.download_mb} MB, {packaged.disk_mb} MB on disk"
         )
     elif folder.is_dir():
         plan.model_folder = folder
@@ -58,6 +60,11 @@ def locate_model(plan: Plan) -> Iterator[EduceError]:
             f"'{name}' is neither a known model nor a folder.{did_you_mean(name, PACKAGED)} "
             f"Expected one of: {known}; or the path of a Hugging Face model folder.{hub}",
         )
+
+
+def packaged_key(name: str) -> str:
+    """Return the name under which packaged weights would be known (``Org/Name`` is ``name``)."""
+    return name.lower().rpartition("/")[2]
 
 
 def _check_folder(plan: Plan, folder: Path) -> Iterator[EduceError]:
