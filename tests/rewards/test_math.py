@@ -282,3 +282,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     answer = read_completion(text)
     if answer is not None:
         assert are_equal(answer, answer, MathPolicy())
+
+
+def test_restating_an_inequality_does_not_solve_it() -> None:
+    solved = MathPolicy(form="solved")
+    for right in ("x < 6", "6 > x", r"(-\infty, 6)"):
+        assert check_math(right, "x < 6", solved).value == 1.0
+    for wrong in ("5x + 6 < 36", "5x < 30", "x < 36/6", "x > 6"):
+        assert check_math(wrong, "x < 6", solved).value == 0.0
+    assert check_math("5x + 6 < 36", "x < 6").value == 1.0

@@ -25,6 +25,8 @@ from educe.rewards.outcome.math_values import (
     sample_points,
 )
 
+Form = Literal["any", "number", "expanded", "factored", "solved"]
+
 _NUM_POINTS = 5
 _MAX_UNORDERED = 24
 
@@ -44,7 +46,8 @@ class MathPolicy:
         relative_tolerance: when > 0, constants this close (relative to the larger) are equal.
         has_decimal_comma: read ``3,5`` as 3.5.
         form: ``any``; ``number``: a literal number, not a sum to be worked out; ``expanded``: no
-            bracketed sums, like terms collected; ``factored``: a product.
+            bracketed sums, like terms collected; ``factored``: a product; ``solved``: one symbol
+            alone on one side, literal numbers else (restating an inequality does not solve it).
     """
 
     percent: Literal["value", "either"] = "value"
@@ -54,7 +57,7 @@ class MathPolicy:
     decimals: int | None = None
     relative_tolerance: float = 0.0
     has_decimal_comma: bool = False
-    form: Literal["any", "number", "expanded", "factored"] = "any"
+    form: Form = "any"
 
     def __post_init__(self) -> None:
         if not 0 <= self.relative_tolerance < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from educe.rewards.outcome.math_answers import Answer, Items, Relation, Value
+from educe.rewards.outcome.math_answers import Answer, Items, Relation, Value, interval_of
 from educe.rewards.outcome.math_syntax import Node, symbols
 
 Monomial = frozenset[tuple[str, int]]
@@ -14,6 +14,8 @@ def has_form(answer: Answer, form: str) -> bool:
     """Return whether the answer, and each item of it, is in the named form (see MathPolicy)."""
     if form == "any":
         return True
+    if form == "solved":
+        return _is_solved(answer)
     if isinstance(answer, Items):
         return all(has_form(i, form) for i in answer.items)
     if isinstance(answer, Relation):
@@ -25,6 +27,15 @@ def has_form(answer: Answer, form: str) -> bool:
     if form == "expanded":
         return _is_expanded(answer.node)
     return _is_factored(answer.node)
+
+
+def _is_solved(answer: Answer) -> bool:
+    interval = interval_of(answer) if isinstance(answer, Relation) else answer
+    if isinstance(interval, Items):
+        return all(isinstance(i, Value) and _is_literal(i.node) for i in interval.items)
+    if isinstance(answer, Relation):
+        return answer.value is not None and _is_solved(answer.value)
+    return isinstance(answer, Value) and _is_literal(answer.node)
 
 
 def _is_literal(node: Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from educe.core.errors import DomainError, UnscoredError
 from educe.core.protocols import DomainBase, DomainSpec, Services
@@ -20,6 +21,7 @@ REPLIES: Mapping[str, str] = {
     "text": "Reply with the answer only.",
     "list": "Reply with the numbers only, separated by commas.",
     "any": "Reply with the final answer only.",
+    "solved": "Reply with the final answer only.",
     "expanded": "Reply with the result only.",
     "factored": "Reply with the result only.",
 }
@@ -41,6 +43,14 @@ class Problem:
     steps: str = ""
     check: str = "number"
 
+
+_FORMS: Mapping[str, Literal["any", "number", "expanded", "factored", "solved"]] = {
+    "any": "any",
+    "solved": "solved",
+    "fraction": "number",
+    "expanded": "expanded",
+    "factored": "factored",
+}
 
 Make = Callable[[random.Random, str], Problem]
 
@@ -135,10 +145,10 @@ def check_answer(completion: str, answer: str, check: str) -> Score:
         return exact_match(completion, answer)
     if check == "list":
         return _check_list(completion, answer)
-    from educe.rewards.outcome.math import MathPolicy, check_math
+    from educe.rewards.outcome.math import check_math
+    from educe.rewards.outcome.math_equality import MathPolicy
 
-    forms = {"fraction": "number", "expanded": "expanded", "factored": "factored"}
-    return check_math(completion, answer, MathPolicy(form=forms.get(check, "any")))  # type: ignore[arg-type]
+    return check_math(completion, answer, MathPolicy(form=_FORMS[check]))
 
 
 def _check_list(completion: str, answer: str) -> Score:

@@ -26,7 +26,7 @@ def _digits(rng: Rng, count: int) -> int:
 
 def add(rng: Rng, level: str) -> Problem:
     if level == "tiny":
-        terms = [rng.randrange(0, 20), rng.randrange(1, 10)]
+        terms = [rng.randrange(1, 20), rng.randrange(1, 10)]
         rng.shuffle(terms)
     elif level == "easy":
         terms = [_digits(rng, 2), _digits(rng, rng.choice((1, 2)))]
