@@ -176,32 +176,32 @@ KILLED = """
 import sys
 from educe.core.protocols import MetricRow
 from educe.observability.run_store import RunStore
-store = RunStore.open(sys.argv[1])
-step = 0
-while True:
-    step += 1
+store = RunStore.resume(sys.argv[1])
+for step in range(int(sys.argv[2]), 10**9):
     store.record_metrics(MetricRow("rl", step, {"rl/reward": float(step)}))
-    store.record_sample("rl", step, {"domain": "d", "text": "x" * 3000})
+    store.record_sample("rl", step, {"domain": "d", "text": "x" * 1000})
     print(step, flush=True)
 """
 
 
 def test_kill_9_loses_at_most_the_torn_line(store: RunStore) -> None:
-    command = [sys.executable, "-c", KILLED, str(store.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for _ in range(300):
-            child.stdout.readline()
-        assert store.info().status == "running"
-        child.send_signal(signal.SIGKILL)
-        last_line = child.stdout.read().split()
-    last_told = int(last_line[-1]) if last_line else 300
-    again = RunStore.open(store.folder)
-    assert again.info().status == "stopped"
-    steps = [s for s, _ in again.series("rl/reward")]
-    assert steps == list(range(1, steps[-1] + 1)) and steps[-1] - last_told in (0, 1)
-    assert again.counts()["damaged"] == 0
-    assert len(list(again.samples())) >= last_told
+    first = 1
+    for num_lines in (1, 20, 50):  # each time resumed, and killed while it writes
+        command = [sys.executable, "-c", KILLED, str(store.folder), str(first)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            told = [int(child.stdout.readline()) for _ in range(num_lines)]
+            if first == 1:
+                assert store.info().status == "running"
+            child.send_signal(signal.SIGKILL)
+            told += [int(line) for line in child.stdout.read().splitlines()]
+        again = RunStore.open(store.folder)
+        assert again.info().status == "stopped"
+        steps = [s for s, _ in again.series("rl/reward")]
+        assert steps == list(range(1, steps[-1] + 1)) and steps[-1] - told[-1] in (0, 1)
+        assert [s.step for s in again.samples(SampleFilter(step=told[-1]))] == [told[-1]]
+        assert again.counts()["damaged"] == 0
+        first = told[-1] // 2 + 1  # the checkpoint was older than the death
 
 
 def test_a_torn_last_line_is_skipped_at_every_cut(store: RunStore) -> None:
