@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from educe.sandbox.contract import Job, JobError, Level, Result, SandboxError
+from educe.sandbox.embedded import Address, EmbeddedBackend, SharedBackend
 from educe.sandbox.plain import run_plain
 
 
@@ -18,6 +19,8 @@ class Backend(Protocol):
     level: Level
 
     def run_batch(self, jobs: Sequence[Job]) -> list[Result]: ...
+
+    async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]: ...
 
     def close(self) -> None: ...
 
@@ -35,6 +38,9 @@ class PlainBackend:
             return [run_plain(jobs[0])]
         return list(self._pool.map(run_plain, jobs))
 
+    async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]:
+        return await asyncio.to_thread(self.run_batch, jobs)
+
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
@@ -42,8 +48,8 @@ class PlainBackend:
 class Sandbox:
     """Runs model-written programs in isolation. Close it, or use it as a context manager.
 
-    Safe to use from several threads and from an asyncio loop. Make one per process: a worker
-    process opens its own.
+    Safe to use from several threads, from an asyncio loop and from processes forked later; a
+    spawned worker opens its own or shares this one by its ``address``.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -54,6 +60,11 @@ class Sandbox:
     def level(self) -> Level:
         """What is enforced for every job of this sandbox."""
         return self._backend.level
+
+    @property
+    def address(self) -> Address | None:
+        """What a worker process needs to share this sandbox; None at the plain level."""
+        return self._backend.address if isinstance(self._backend, EmbeddedBackend) else None
 
     def run(self, job: Job) -> Result:
         """Run one job to its end; never raises for anything the program does.
@@ -66,12 +77,15 @@ class Sandbox:
 
     def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
         """Run jobs side by side; results come in the order of the jobs."""
+        self._check(jobs)
+        return self._backend.run_batch(jobs) if jobs else []
+
+    def _check(self, jobs: Sequence[Job]) -> None:
         if self._closed:
             raise SandboxError("this sandbox is closed")
         for job in jobs:
             if not isinstance(job, Job):
                 raise JobError(f"expected a Job, got {type(job).__name__}")
-        return self._backend.run_batch(jobs) if jobs else []
 
     async def run_async(self, job: Job) -> Result:
         """Like :meth:`run`, without blocking the event loop."""
@@ -79,7 +93,8 @@ class Sandbox:
 
     async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]:
         """Like :meth:`run_batch`, without blocking the event loop."""
-        return await asyncio.to_thread(self.run_batch, jobs)
+        self._check(jobs)
+        return await self._backend.run_batch_async(jobs) if jobs else []
 
     def close(self) -> None:
         """End all processes of this sandbox. Closing twice is fine."""
@@ -99,16 +114,40 @@ class Sandbox:
         self.close()
 
 
-def open_sandbox(level: Level | str | int | None = None) -> Sandbox:
-    """Return a sandbox.
+def open_sandbox(
+    level: Level | str | int | None = None,
+    *,
+    minimum: Level | str | int = Level.NAMESPACES,
+    num_parallel: int = 0,
+    address: Address | None = None,
+) -> Sandbox:
+    """Return a sandbox: the best this host can enforce, and never less than ``minimum``.
+
+    Opening costs about a tenth of a second (a supervisor and a zygote are started); a worker
+    process that is handed another sandbox's ``address`` shares its processes and pays nothing.
 
     Args:
-        level: the exact level wanted; None takes the best of this host.
+        level: exactly this level; None takes the best.
+        minimum: what must be enforced at least. Anything below ``namespaces`` keeps accidents in,
+            not attackers, and must be asked for by name.
+        num_parallel: jobs that run at once; 0 takes one per core.
+        address: of a running sandbox of the same user (see ``Sandbox.address``).
 
     Raises:
         SandboxError: when this host cannot enforce the level.
         JobError: for an unknown level.
     """
-    if level is not None:
-        Level.parse(level)
-    return Sandbox(PlainBackend())
+    wanted = None if level is None else Level.parse(level)
+    least = Level.parse(minimum)
+    if address is not None:
+        if address.level < (wanted or least):
+            raise SandboxError(f"the shared sandbox has level {address.level.name.lower()}")
+        return Sandbox(SharedBackend(address))
+    if wanted is Level.PLAIN:
+        return Sandbox(PlainBackend(num_parallel or 2))
+    try:
+        return Sandbox(EmbeddedBackend(level=wanted, minimum=least, num_parallel=num_parallel))
+    except SandboxError:
+        if wanted is None and least is Level.PLAIN:
+            return Sandbox(PlainBackend(num_parallel or 2))
+        raise

@@ -11,8 +11,10 @@ import signal
 from dataclasses import dataclass, field
 
 from educe.sandbox import values
-from educe.sandbox.inside import runner
 from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, Times
+from educe.sandbox.inside import runner
+
+Buffer = bytes | bytearray
 
 
 @dataclass(slots=True)
@@ -21,6 +23,8 @@ class Ending:
 
     status: int | None = None
     late: bool = False
+    cpu_late: bool = False  # the job's processes together used too much processor time
+    broke_twice: bool = False
     overflow: str = ""
     out_of_memory: bool = False
     broken: str = ""  # our own failure, in words
@@ -47,7 +51,7 @@ class Frames:
     tamper: str = ""
 
 
-def parse_frames(data: bytes | bytearray, num_calls: int) -> Frames:
+def parse_frames(data: Buffer, num_calls: int) -> Frames:
     """Parse the result channel; never raises, forged or broken frames are named in ``tamper``."""
     frames = Frames()
     at, header = 0, runner.HEADER
@@ -129,9 +133,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def conclude(
-    job: Job, ending: Ending, stdout: bytearray, stderr: bytearray, channel: bytearray
-) -> Result:
+def conclude(job: Job, ending: Ending, stdout: Buffer, stderr: Buffer, channel: Buffer) -> Result:
     """Return the result of a job from everything that is known about it."""
     frames = parse_frames(channel, len(job.calls))
     calls = tuple(
@@ -168,14 +170,18 @@ def _verdict(
     job: Job, ending: Ending, frames: Frames, calls: tuple[CallResult, ...]
 ) -> tuple[BoxVerdict, str]:
     limits, status = job.limits, ending.status
+    if ending.broke_twice:
+        return BoxVerdict.PROTO, f"the job broke its sandbox twice: {ending.broken}"
     if ending.broken:
         return BoxVerdict.INFRA, ending.broken
     if ending.overflow:
         return BoxVerdict.OLE, f"wrote more than allowed to {ending.overflow}"
     if ending.out_of_memory:
         return BoxVerdict.MLE, f"needed more than {limits.memory_mb} MiB"
-    if status == -signal.SIGXCPU or (
-        status is not None and status < 0 and ending.times.cpu_s >= limits.cpu_s
+    if (
+        ending.cpu_late
+        or status == -signal.SIGXCPU
+        or (status is not None and status < 0 and ending.times.cpu_s >= limits.cpu_s)
     ):
         return BoxVerdict.TLE_CPU, f"used more than {limits.cpu_s:g} s of processor time"
     if ending.late:

@@ -12,13 +12,13 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from educe.sandbox.contract import BoxVerdict, Job, Level, Limits, Result, Times
+from educe.sandbox.launch import FLAGS, interpreter
 from educe.sandbox.outcome import Ending, conclude
 from educe.sandbox.payload import base_environment, import_paths, job_payload, preloads
 
@@ -50,7 +50,7 @@ def _run_in(job: Job, folder: str, begun: float) -> Result:
         result_read, result_write = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _RUNNER, str(job_file.fileno()), str(result_write)],
+                [interpreter(), *FLAGS, _RUNNER, str(job_file.fileno()), str(result_write)],
                 stdin=stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -123,6 +123,11 @@ def prctl(option: int, *arguments: int) -> int:
     return check(_libc.prctl(option, *ready), f"prctl {option}")
 
 
+def fix_addresses() -> None:
+    """Lay out memory the same way in every process that this one execs."""
+    _libc.personality(ctypes.c_ulong(0x0040000))  # ADDR_NO_RANDOMIZE
+
+
 def drop_bounding_set() -> None:
     """Take away every capability that an exec could ever give back."""
     for capability in range(64):
@@ -193,7 +198,7 @@ class IdleProcesses:
         self._clone.restype = ctypes.c_int
 
     def start(self, flags: int = 0) -> tuple[int, int, mmap.mmap]:
-        """Return (pid, pidfd, its stack); give the stack back when the process is dead."""
+        """Return (pid, pidfd, its stack); wait with ``WALL``, then give the stack back."""
         stack = self._free.pop() if self._free else mmap.mmap(-1, self.STACK_BYTES)
         top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + self.STACK_BYTES - 64
         pidfd = ctypes.c_int(-1)
@@ -201,7 +206,7 @@ class IdleProcesses:
             self._clone(
                 self._pause,
                 ctypes.c_void_p(top & ~15),
-                ctypes.c_int(flags | CLONE_VM | CLONE_PIDFD | 17),
+                ctypes.c_int(flags | CLONE_VM | CLONE_PIDFD),
                 None,
                 ctypes.byref(pidfd),
             )

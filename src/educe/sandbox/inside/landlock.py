@@ -7,6 +7,7 @@ mounted below it later, so a box only has to enter it.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 
 from educe.sandbox.inside import kernel
@@ -50,7 +51,7 @@ def _add(ruleset: int, path: str, access: int) -> None:
     except FileNotFoundError:
         return
     try:
-        if not os.path.isdir(path):
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _EXECUTE | _WRITE_FILE | _READ_FILE
         kernel.call("landlock_add_rule", ruleset, 1, struct.pack("<Qi", access, fd), 0)
     finally:

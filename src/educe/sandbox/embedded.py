@@ -1,0 +1,437 @@
+"""The default backend: a supervisor process of our own, with zygotes and prepared boxes.
+
+This side only connects, sends jobs and turns facts into results. Each thread has its own
+connection, so a call costs no hand-over between threads; a process forked from the owner connects
+anew. Nothing here installs a signal handler or starts a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import marshal
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from educe.sandbox.contract import (
+    BoxVerdict,
+    Job,
+    JobError,
+    Level,
+    Limits,
+    Result,
+    SandboxError,
+    Times,
+)
+from educe.sandbox.inside import wire, zygote
+from educe.sandbox.launch import command, interpreter
+from educe.sandbox.outcome import Ending, conclude
+from educe.sandbox.payload import base_environment, import_paths, job_payload
+
+ALL_LAYERS = ("landlock", "seccomp", "privileges")
+_WINDOW = 256  # jobs of one call that are under way at once
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+_ETC = {
+    "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box/job/work:/bin/sh\n",
+    "group": "root:x:0:\nbox:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+_PRELOAD = {"python-numpy": "numpy"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Address:
+    """How another process of the same user reaches a running sandbox; may be pickled."""
+
+    name: str
+    token: str
+    level: Level
+    fingerprint: str
+
+
+class EmbeddedBackend:
+    """Owns a supervisor, or shares the one behind an address.
+
+    Args:
+        level: exactly this level; None takes the best from ``minimum`` up.
+        minimum: what must be enforced at least.
+        num_parallel: jobs that run at once.
+        num_spare: prepared boxes kept in stock.
+        layers: what is switched on; only tests leave something out, and the level then says PLAIN.
+
+    Raises:
+        SandboxError: when this host cannot enforce the level.
+    """
+
+    def __init__(
+        self,
+        *,
+        level: Level | None = None,
+        minimum: Level = Level.NAMESPACES,
+        num_parallel: int = 0,
+        num_spare: int = 0,
+        layers: tuple[str, ...] = ALL_LAYERS,
+        modes: tuple[str, ...] = (),
+    ) -> None:
+        if not sys.platform.startswith("linux"):
+            raise SandboxError("the embedded sandbox needs Linux")
+        cores = len(os.sched_getaffinity(0))
+        self._num_parallel = num_parallel or cores
+        self._num_spare = num_spare or min(self._num_parallel, cores) + 2
+        self._modes = modes or _modes(level, minimum)
+        self._use_cgroups = level is None or level is Level.CGROUPS
+        self._wanted, self._minimum, self._layers = level, minimum, layers
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cleanup: weakref.finalize[Any, Any] | None = None
+        self.facts: dict[str, Any] = {}
+        self.level = Level.PLAIN
+        self._connections = _Connections()
+        self._start()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        name, token = f"educe-{os.getpid()}-{secrets.token_hex(8)}", secrets.token_hex(16)
+        try:
+            process = _spawn(theirs)
+            theirs.close()
+            ours.settimeout(60)
+            ours.send(marshal.dumps(self._configuration(name, token)))
+            answer = _receive(ours)
+            if not answer.get("ok"):
+                raise SandboxError(_why_not(answer.get("reasons", []), self._minimum))
+            self.level = self._level_of(answer)
+            self.facts = answer
+            required = self._wanted or self._minimum
+            if self._layers == ALL_LAYERS and self.level < required:
+                raise SandboxError(_why_not([_shortfall(self.level, required)], required))
+            _receive(ours)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._process, self._lifeline = process, ours
+        self._cleanup = weakref.finalize(self, _end, process, ours, os.getpid())
+        self.address = Address(name, token, self.level, self._fingerprint(answer))
+        self._connections = _Connections()
+
+    def _configuration(self, name: str, token: str) -> dict[str, Any]:
+        limits = Limits()
+        return {
+            "modes": list(self._modes),
+            "use_cgroups": self._use_cgroups,
+            "num_parallel": self._num_parallel,
+            "num_spare": self._num_spare,
+            "layers": list(self._layers),
+            "root": _mount_point(),
+            "system": _system_paths(),
+            "etc": _ETC,
+            "environment": {**base_environment(zygote.WORK), "TMPDIR": "/tmp"},
+            "runtimes": _runtimes(),
+            "zygote_command": command("zygote"),
+            "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
+            "address": name,
+            "token": token,
+            "owner": os.getpid(),
+        }
+
+    def _level_of(self, answer: dict[str, Any]) -> Level:
+        if self._layers != ALL_LAYERS:
+            return Level.PLAIN
+        if answer["mode"] == "confined":
+            return Level.CONFINED if answer["landlock"] else Level.PLAIN
+        return Level.CGROUPS if answer["cgroups"] else Level.NAMESPACES
+
+    def _fingerprint(self, answer: dict[str, Any]) -> str:
+        parts = (sys.version, os.uname().release, os.uname().machine, answer, self._layers)
+        return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+    def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
+        frames = [_frame(index, job, self.address.token) for index, job in enumerate(jobs)]
+        results: list[Result | None] = [None] * len(jobs)
+        for attempt in range(2):
+            todo = [index for index, result in enumerate(results) if result is None]
+            try:
+                connection = self._connections.get(self.address)
+                for head in connection.exchange([frames[index] for index in todo]):
+                    index = head["id"]
+                    results[index] = to_result(jobs[index], head, self.address)
+                break
+            except (OSError, EOFError) as error:
+                self._connections.forget()
+                if attempt or not self._revive():
+                    reason = f"the sandbox's supervisor is gone ({error})"
+                    lost = Result(BoxVerdict.INFRA, reason, level=self.level)
+                    return [lost if result is None else result for result in results]
+        return [result for result in results if result is not None]
+
+    async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]:
+        """Run jobs without blocking the event loop or taking a thread."""
+        results: list[Result | None] = [None] * len(jobs)
+        try:
+            sock = _connect_socket(self.address)
+            sock.setblocking(False)
+            reader, writer = await asyncio.open_unix_connection(sock=sock)
+        except OSError:
+            return await asyncio.to_thread(self.run_batch, jobs)
+        try:
+            for index, job in enumerate(jobs):
+                writer.write(_frame(index, job, self.address.token))
+            await writer.drain()
+            parser, missing = wire.Reader(), len(jobs)
+            while missing:
+                data = await reader.read(1 << 18)
+                if not data:
+                    break
+                for head, _ in parser.feed(data):
+                    results[head["id"]] = to_result(jobs[head["id"]], head, self.address)
+                    missing -= 1
+        finally:
+            writer.close()
+        lost = Result(BoxVerdict.INFRA, "the sandbox's supervisor is gone", level=self.level)
+        return [lost if result is None else result for result in results]
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters of the supervisor: running, queued, ready, descriptors, memory."""
+        head = {"op": "stats", "id": 0, "token": self.address.token}
+        return self._connections.get(self.address).exchange([wire.pack(head)])[0]
+
+    def _revive(self) -> bool:
+        """Start a new supervisor after the old one died; only its owner can."""
+        if os.getpid() != self._owner or self._process is None:
+            return False
+        with self._lock:
+            if self._process.poll() is None:
+                return True  # another thread did it
+            try:
+                self._start()
+            except (SandboxError, OSError):
+                return False
+        return True
+
+    def close(self) -> None:
+        self._connections.forget()
+        if self._cleanup is not None:
+            self._cleanup()
+
+
+class SharedBackend(EmbeddedBackend):
+    """A client of a supervisor that another process owns."""
+
+    def __init__(self, address: Address) -> None:
+        self.address, self.level = address, address.level
+        self._connections = _Connections()
+        self._process, self._owner, self._cleanup = None, -1, None
+        self._lock = threading.Lock()
+        self.facts = {}
+
+
+class _Connection:
+    """One stream to the supervisor, used by one thread of one process."""
+
+    def __init__(self, address: Address) -> None:
+        self.sock = _connect_socket(address)
+        self._reader = wire.Reader()
+
+    def exchange(self, frames: list[bytes]) -> list[dict[str, Any]]:
+        """Send frames, a window of them at a time, and return as many answers.
+
+        Raises:
+            OSError, EOFError: when the supervisor is gone.
+        """
+        answers: list[dict[str, Any]] = []
+        sent = 0
+        while len(answers) < len(frames):
+            ahead = min(len(frames), len(answers) + _WINDOW)
+            if sent < ahead:
+                self.sock.sendall(b"".join(frames[sent:ahead]))
+                sent = ahead
+            answers += [head for head, _ in wire.read_frame(self.sock, self._reader)]
+        return answers
+
+
+class _Connections(threading.local):
+    """The calling thread's connection; made anew in a forked process."""
+
+    def __init__(self) -> None:
+        self._pid = -1
+        self._connection: _Connection | None = None
+
+    def get(self, address: Address) -> _Connection:
+        if self._connection is None or self._pid != os.getpid():
+            self._connection, self._pid = _Connection(address), os.getpid()
+        return self._connection
+
+    def forget(self) -> None:
+        if self._connection is not None and self._pid == os.getpid():
+            self._connection.sock.close()
+        self._connection = None
+
+
+def _connect_socket(address: Address) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(b"\0" + address.name.encode())
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _frame(number: int, job: Job, token: str) -> bytes:
+    payload = job_payload(job)
+    payload["stdin"], payload["outputs"] = job.stdin, bool(job.outputs)
+    head = {
+        "op": "run",
+        "id": number,
+        "token": token,
+        "key": job.idempotency_key,
+        "limits": payload["limits"],
+        "outputs": list(job.outputs),
+        "preload": _PRELOAD.get(job.runtime, ""),
+        "loopback": job.network == "loopback",
+    }
+    return wire.pack(head, marshal.dumps(payload))
+
+
+def to_result(job: Job, facts: dict[str, Any], address: Address) -> Result:
+    """Return the result that a supervisor's facts amount to."""
+    ending = Ending(
+        status=facts.get("status"),
+        late=facts.get("late", False),
+        cpu_late=facts.get("cpu_late", False),
+        overflow=facts.get("overflow", ""),
+        out_of_memory=facts.get("oom", False),
+        broken=facts.get("broken", ""),
+        broke_twice=facts.get("broke_twice", False),
+        times=Times(
+            queue_s=facts.get("queue_s", 0.0),
+            setup_s=facts.get("setup_s", 0.0),
+            cpu_s=facts.get("cpu_s", 0.0),
+            wall_s=facts.get("wall_s", 0.0),
+        ),
+        peak_memory_mb=facts.get("peak_mb", 0.0),
+        outputs=facts.get("outputs", {}),
+        flags=list(facts.get("flags", ())),
+        level=address.level,
+        fingerprint=_job_fingerprint(job, address),
+    )
+    return conclude(
+        job, ending, facts.get("stdout", b""), facts.get("stderr", b""), facts.get("channel", b"")
+    )
+
+
+def _job_fingerprint(job: Job, address: Address) -> str:
+    parts = (address.fingerprint, job.runtime, job.limits, job.network, job.seed, dict(job.env))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def _modes(level: Level | None, minimum: Level) -> tuple[str, ...]:
+    """Return what to try, best first."""
+    if level is Level.CONFINED:
+        return ("confined",)
+    namespaces = ("root", "user") if os.geteuid() == 0 else ("user",)
+    if level is None and minimum <= Level.CONFINED:
+        return (*namespaces, "confined")
+    return namespaces
+
+
+def _system_paths() -> list[str]:
+    """Return what a box may read: system programs and the interpreter, nothing of a user."""
+    paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.lexists(path)]
+    for prefix in (sys.base_prefix, sys.base_exec_prefix, str(Path(interpreter()).parent.parent)):
+        real = str(Path(prefix).resolve())
+        if real != "/" and not any(real == p or real.startswith(p + "/") for p in paths):
+            paths.append(real)
+    return paths
+
+
+def _mount_point() -> str:
+    """Return an existing folder, outside all we show, that a zygote builds its root over."""
+    paths = _system_paths()
+    for folder in ("/mnt", "/media", "/srv", "/run", "/tmp", "/var"):
+        if Path(folder).is_dir() and not any(
+            p == folder or p.startswith(folder + "/") for p in paths
+        ):
+            return folder
+    raise SandboxError(
+        "no folder to build a box's root over (tried /mnt, /media, /srv, /run, /tmp)"
+    )
+
+
+def _runtimes() -> dict[str, dict[str, Any]]:
+    """Return preload name to what its zygote imports and must see."""
+    runtimes: dict[str, dict[str, Any]] = {"": {"import_paths": [], "preload": [], "readable": []}}
+    with contextlib.suppress(JobError):
+        folder = Path(import_paths("python-numpy")[0])
+        names = [folder / "numpy", folder / "numpy.libs"]
+        runtimes["numpy"] = {
+            "import_paths": [str(folder)],
+            "preload": ["numpy"],
+            "readable": [str(name) for name in names if name.exists()],
+        }
+    return runtimes
+
+
+def _spawn(lifeline: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the supervisor with one descriptor and an environment of ours."""
+    fd = lifeline.fileno()
+    launcher = command("supervisor", str(fd))
+    return subprocess.Popen(
+        launcher,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if os.environ.get("EDUCE_SANDBOX_DEBUG") else subprocess.DEVNULL,
+        pass_fds=(fd,),
+        env=base_environment("/"),
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _receive(lifeline: socket.socket) -> dict[str, Any]:
+    data = lifeline.recv(1 << 16)
+    if not data:
+        raise SandboxError("the sandbox's supervisor died while starting")
+    answer = marshal.loads(data)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _end(process: subprocess.Popen[bytes], lifeline: socket.socket, owner: int) -> None:
+    """Close the lifeline and wait; a forked copy of the owner only closes its end."""
+    lifeline.close()
+    if os.getpid() != owner:
+        return
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _shortfall(level: Level, required: Level) -> str:
+    return f"this host reaches level {level.name.lower()}, not {required.name.lower()}"
+
+
+def _why_not(reasons: list[str], minimum: Level) -> str:
+    return (
+        f"no sandbox of level {minimum.name.lower()} or better on this host: "
+        + "; ".join(reasons)
+        + ". Run `educe sandbox doctor` for what would help. To run with less isolation, ask for "
+        "it by name, for example open_sandbox(minimum='plain')."
+    )

@@ -1,0 +1,331 @@
+"""One box as the supervisor sees it: its channels, its job, its deadline and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import time
+from typing import TYPE_CHECKING, Any
+
+from educe.sandbox.inside import kernel, process_tree
+from educe.sandbox.inside.cgroups import Slot
+
+if TYPE_CHECKING:
+    from educe.sandbox.inside.nursery import Zygote
+    from educe.sandbox.inside.supervisor import Client, Supervisor
+
+_STREAMS = ("stdout", "stderr", "result")
+# (preload, loopback, disk_mb, num_inodes): what a box is prepared with
+Shape = tuple[str, bool, int, int]
+
+
+class Request:
+    """One job of one client. ``payload`` is passed on to the box unread."""
+
+    def __init__(self, client: Client, head: dict[str, Any], payload: bytes) -> None:
+        self.client = client
+        self.id: int = head["id"]
+        self.key: str = head["key"]
+        self.limits: dict[str, Any] = head["limits"]
+        self.outputs: list[str] = head["outputs"]
+        self.shape: Shape = (
+            head["preload"],
+            head["loopback"],
+            self.limits["disk_mb"],
+            self.limits["num_inodes"],
+        )
+        self.payload = payload
+        self.received = time.monotonic()
+        self.attempts = 0
+
+
+class Box:
+    """A forked, prepared child of a zygote. Used for one job, then gone."""
+
+    def __init__(
+        self,
+        number: int,
+        shape: Shape,
+        zygote: Zygote,
+        supervisor: Supervisor,
+        control: socket.socket,
+        pipes: list[int],
+        slot: Slot | None,
+        uid: int,
+        folder: str,
+    ) -> None:
+        self.id, self.shape, self.zygote = number, shape, zygote
+        self.supervisor, self.control, self.pipes = supervisor, control, pipes
+        self.slot, self.uid, self.folder = slot, uid, folder
+        self.request: Request | None = None
+        self.kill_fd = self.pid_fd = -1
+        self.pid = 0
+        self.exit_status: int | None = None
+        self.facts: dict[str, Any] = {}
+        self.kept = [bytearray(), bytearray(), bytearray()]
+        self.caps = [0, 0, 0]
+        self.open_streams = {0, 1, 2}
+        self.is_ready = self.is_watched = self.is_over = False
+        self.work_fd = -1
+        self.begun = time.monotonic()
+        self.setup_s = 0.0
+        self.started = 0.0
+        self._unsent: memoryview | None = None
+        supervisor.watch(control.fileno(), self._control_ready)
+
+    # ---- before and at the start ----
+
+    def _control_ready(self, events: int) -> None:
+        if events & select.EPOLLOUT and self._unsent is not None:
+            self._send_more()
+        if not events & (select.EPOLLIN | select.EPOLLHUP):
+            return
+        try:
+            data, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if fds:
+            self.work_fd = fds[0]
+        if data == b"R":
+            self.is_ready = True
+            self.setup_s = time.monotonic() - self.begun
+            self.zygote.box_is_ready(self)
+            return
+        self._close_control()
+        if data.startswith(b"E"):
+            self.zygote.box_failed(self, data[1:].decode("utf-8", "replace"))
+
+    def _close_control(self) -> None:
+        if self.control.fileno() >= 0:
+            self.supervisor.forget(self.control.fileno())
+            self.control.close()
+
+    def go(self, request: Request) -> None:
+        """Send the job into the box; its time starts now."""
+        limits = request.limits
+        self.request = request
+        request.attempts += 1
+        self.caps = [limits["stdout_bytes"], limits["stderr_bytes"], limits["result_bytes"] * 2]
+        self.caps[2] += 1 << 16
+        if self.slot is not None:
+            self.slot.limit(limits["memory_mb"], limits["num_processes"])
+        length = len(request.payload).to_bytes(4, "little")
+        self._unsent = memoryview(length + request.payload)
+        self.started = time.monotonic()
+        self._send_more()
+        if self._unsent is None and not request.outputs:
+            self._close_control()
+
+    def _send_more(self) -> None:
+        assert self._unsent is not None
+        try:
+            self._unsent = self._unsent[self.control.send(self._unsent) :]
+            if not self._unsent:
+                self._unsent = None
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent = None
+        if self.control.fileno() >= 0:
+            wanted = select.EPOLLIN | (select.EPOLLOUT if self._unsent is not None else 0)
+            self.supervisor.change(self.control.fileno(), wanted)
+
+    # ---- while it runs ----
+
+    def watch_pipes(self) -> None:
+        """Drain the pipes as they fill (only jobs that last are worth it)."""
+        if self.is_over or self.is_watched or self.request is None:
+            return
+        self.is_watched = True
+        for index in sorted(self.open_streams):
+            self.supervisor.watch(self.pipes[index], self._reader_of(index))
+
+    def _reader_of(self, index: int) -> Any:
+        return lambda _: self._pipe_ready(index)
+
+    def _pipe_ready(self, index: int) -> None:
+        self._drain(index)
+        if self.exit_status is not None:
+            self._finish_if_over()
+
+    def _drain(self, index: int) -> None:
+        """Read what is there; keep up to the cap, and end a job that writes more."""
+        fd = self.pipes[index]
+        while index in self.open_streams:
+            try:
+                chunk = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self._close_stream(index)
+                return
+            kept = self.kept[index]
+            room = self.caps[index] - len(kept)
+            kept += chunk[: max(0, room)]
+            if len(chunk) > room:
+                self.facts.setdefault("overflow", _STREAMS[index])
+                self.kill()
+                self._close_stream(index)
+
+    def _close_stream(self, index: int) -> None:
+        self.open_streams.discard(index)
+        self.supervisor.forget(self.pipes[index])
+        os.close(self.pipes[index])
+
+    def kill(self) -> None:
+        """End every process of the box, at once."""
+        if self.kill_fd >= 0:
+            if not self.zygote.has_namespaces:
+                with contextlib.suppress(OSError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            kernel.send_signal(self.kill_fd, signal.SIGKILL)
+
+    def check_usage(self) -> None:
+        """End a job whose processes together used too much."""
+        assert self.request is not None
+        limits = self.request.limits
+        if self.slot is not None:
+            used_mb, cpu_s = 0.0, self.slot.cpu_s()
+        else:
+            used_mb, cpu_s = process_tree.usage(self._members())
+            self.facts["peak_mb"] = max(used_mb, self.facts.get("peak_mb", 0.0))
+        if used_mb > limits["memory_mb"]:
+            self.facts["oom"] = True
+            self.kill()
+        elif cpu_s > limits["cpu_s"]:
+            self.facts["cpu_late"] = True
+            self.kill()
+
+    def _members(self) -> list[int]:
+        if not self.zygote.has_namespaces:
+            return process_tree.group_members(self.pid)
+        roots = [process_tree.pid_of(self.kill_fd), process_tree.pid_of(self.pid_fd)]
+        return process_tree.descendants(roots)
+
+    # ---- the end ----
+
+    def exited(self, status: int, cpu_s: float, peak_kb: int) -> None:
+        """The zygote waited for the box's program."""
+        self.exit_status = status
+        self.facts["wall_s"] = time.monotonic() - self.started
+        self.facts["cpu_s"] = cpu_s
+        self.facts["peak_mb"] = max(peak_kb / 1024, self.facts.get("peak_mb", 0.0))
+        if self.request is None:
+            self.supervisor.nursery.lost(self)
+            return
+        for index in sorted(self.open_streams):
+            self._drain(index)
+        self._finish_if_over()
+        if not self.is_over:
+            self.watch_pipes()
+            self.supervisor.after(1.0, self._give_up_waiting)
+
+    def _give_up_waiting(self) -> None:
+        if not self.is_over:
+            for index in sorted(self.open_streams):
+                self._close_stream(index)
+            self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        if self.open_streams or self.is_over:
+            return
+        request = self.request
+        if request is not None and request.outputs and not self._is_empty():
+            # Files are read when nobody is left to swap them.
+            self.supervisor.after(0.001, self._finish_if_over)
+            return
+        self.is_over = True
+        self._write_down()
+        self._close_control()
+        self.supervisor.nursery.clear_away(self)
+        self.supervisor.finished(self)
+
+    def _is_empty(self) -> bool:
+        """Return whether every process of the box is gone."""
+        poller = select.poll()
+        poller.register(self.kill_fd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def _write_down(self) -> None:
+        facts, request = self.facts, self.request
+        assert request is not None
+        facts["status"] = self.exit_status
+        facts["stdout"], facts["stderr"], facts["channel"] = (bytes(kept) for kept in self.kept)
+        facts["queue_s"] = self.started - request.received
+        facts["setup_s"] = self.setup_s
+        if self.slot is not None:
+            with contextlib.suppress(OSError, ValueError):
+                facts["cpu_s"] = max(self.slot.cpu_s(), facts.get("cpu_s", 0.0))
+                facts["peak_mb"] = self.slot.peak_mb()
+                facts["oom"] = self.slot.was_out_of_memory()
+        facts["outputs"], facts["truncated"] = {}, []
+        if self.work_fd >= 0:
+            room = request.limits["disk_mb"] << 20
+            for path in request.outputs:
+                content = _read_output(self.work_fd, path, room)
+                if content is not None:
+                    facts["outputs"][path] = content
+                    room -= len(content)
+        elif self.folder and request.outputs:
+            self._read_folder(request)
+
+    def _read_folder(self, request: Request) -> None:
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for path in request.outputs:
+                content = _read_output(fd, path, request.limits["disk_mb"] << 20)
+                if content is not None:
+                    self.facts["outputs"][path] = content
+        finally:
+            os.close(fd)
+
+    def break_off(self, reason: str) -> None:
+        """The zygote died: the job's end is ours to explain."""
+        self.is_over = True
+        self.facts = {"broken": reason}
+        self._close_control()
+        self.supervisor.nursery.clear_away(self)
+        if self.request is not None:
+            self.supervisor.finished(self)
+
+    def close(self) -> None:
+        """Release every descriptor and the folder."""
+        self._close_control()
+        for index in sorted(self.open_streams):
+            self._close_stream(index)
+        for fd in (self.kill_fd, self.pid_fd, self.work_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.kill_fd = self.pid_fd = self.work_fd = -1
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _read_output(folder_fd: int, path: str, cap: int) -> bytes | None:
+    """Return a regular file's content, or None; follows nothing and waits for nothing."""
+    try:
+        fd = kernel.open_beneath(folder_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > cap:
+            return None
+        parts, size = [], 0
+        while size <= cap and (part := os.read(fd, 1 << 20)):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -1,0 +1,241 @@
+"""Control groups: memory and process limits of a whole job, and what it used.
+
+Three kinds of host: version 1 controllers, the unified version 2 tree (ours or delegated), none.
+Slots are made once and used again, because making and removing groups leaves dying ones behind in
+the kernel.
+"""
+
+# ruff: noqa: PTH103, PTH106, PTH118, PTH123, PTH208, PTH102, PTH120
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+
+_NO_LIMIT = 1 << 62
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+class Slot:
+    """One job's groups. ``limit`` before use, ``usage`` after."""
+
+    def __init__(self, folders: dict[str, str], version: int) -> None:
+        self.folders = folders
+        self.version = version
+        self._limits: tuple[int, int] | None = None
+        self._kills = 0
+        self._cpu_ns = 0
+
+    def limit(self, memory_mb: int, num_processes: int) -> None:
+        """Set the limits and forget what the slot's last job used."""
+        memory, pids = self.folders["memory"], self.folders["pids"]
+        if self._limits != (memory_mb, num_processes):
+            name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
+            _write(f"{memory}/{name}", str(memory_mb << 20))
+            if self.version == 2:
+                with contextlib.suppress(OSError):
+                    _write(f"{memory}/memory.swap.max", "0")
+            _write(f"{pids}/pids.max", str(num_processes))
+            self._limits = (memory_mb, num_processes)
+        if self.version == 1:
+            _write(f"{memory}/memory.max_usage_in_bytes", "0")
+        self._kills = self._count_kills()
+        self._cpu_ns = self._cpu_time_ns()
+
+    def open_entries(self) -> list[int]:
+        """Return descriptors; a process that writes ``0`` to each enters the slot."""
+        return [
+            os.open(f"{folder}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            for folder in dict.fromkeys(self.folders.values())
+        ]
+
+    def cpu_s(self) -> float:
+        """Return processor seconds of all processes since ``limit``."""
+        return (self._cpu_time_ns() - self._cpu_ns) * 1e-9
+
+    def was_out_of_memory(self) -> bool:
+        """Return whether the kernel killed a process here for memory since ``limit``."""
+        return self._count_kills() > self._kills
+
+    def peak_mb(self) -> float:
+        """Return the most memory used at once (0 where the kernel does not say)."""
+        name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
+        with contextlib.suppress(OSError):
+            return int(_read(f"{self.folders['memory']}/{name}")) / (1 << 20)
+        return 0.0
+
+    def num_alive(self) -> int:
+        """Return the number of processes and threads inside."""
+        return int(_read(f"{self.folders['pids']}/pids.current"))
+
+    def _count_kills(self) -> int:
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        found = re.search(r"^oom_kill (\d+)", _read(f"{self.folders['memory']}/{name}"), re.M)
+        return int(found[1]) if found else 0
+
+    def _cpu_time_ns(self) -> int:
+        if self.version == 2:
+            found = re.search(r"usage_usec (\d+)", _read(f"{self.folders['memory']}/cpu.stat"))
+            return int(found[1]) * 1000 if found else 0
+        return int(_read(f"{self.folders['cpuacct']}/cpuacct.usage"))
+
+
+class Slots:
+    """All slots of one supervisor, below groups named after it."""
+
+    def __init__(self, parents: dict[str, str], version: int) -> None:
+        self.version = version
+        self._name = f"educe-{os.getpid()}"
+        self._parents = {
+            controller: os.path.join(parent, self._name) for controller, parent in parents.items()
+        }
+        self._free: list[Slot] = []
+        self._count = 0
+        _sweep(set(parents.values()))
+        for folder in dict.fromkeys(self._parents.values()):
+            os.mkdir(folder)
+        if version == 2:
+            _write(f"{self._parents['memory']}/cgroup.subtree_control", "+memory +pids")
+        try:
+            slot = self.take()
+            slot.limit(64, 8)
+            slot.cpu_s()
+            for fd in slot.open_entries():
+                os.close(fd)
+            self.give_back(slot)
+        except (OSError, ValueError):
+            self.close()
+            raise
+
+    def take(self) -> Slot:
+        """Return an empty slot."""
+        if self._free:
+            return self._free.pop()
+        self._count += 1
+        folders = {
+            controller: f"{parent}/job{self._count}" for controller, parent in self._parents.items()
+        }
+        for folder in dict.fromkeys(folders.values()):
+            os.makedirs(folder, exist_ok=True)
+        return Slot(folders, self.version)
+
+    def give_back(self, slot: Slot) -> None:
+        """Take back a slot whose processes are all gone."""
+        self._free.append(slot)
+
+    def close(self) -> None:
+        """Remove every group that is empty."""
+        _remove(self._parents.values())
+
+
+def _remove(parents: Iterable[str]) -> None:
+    for parent in dict.fromkeys(parents):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(parent):
+                if name.startswith("job"):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(f"{parent}/{name}")
+            os.rmdir(parent)
+
+
+def _sweep(parents: set[str]) -> None:
+    """Remove groups of supervisors that died without cleaning up."""
+    for parent in parents:
+        for name in os.listdir(parent):
+            number = name.removeprefix("educe-")
+            if name.startswith("educe-") and number.isdigit() and not _is_alive(int(number)):
+                _remove([f"{parent}/{name}"])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def open_slots() -> Slots | None:
+    """Return slots where this host lets us have them, None elsewhere."""
+    for find, version in ((_version_1, 1), (_version_2, 2)):
+        for parents in find():
+            with contextlib.suppress(OSError, ValueError):
+                return Slots(parents, version)
+    return None
+
+
+def _mounts() -> list[tuple[str, str, str, str]]:
+    """Return (root, mount point, type, options) of every control-group mount."""
+    found = []
+    for line in _read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kinds = left.split(), right.split()
+        if kinds and kinds[0] in ("cgroup", "cgroup2"):
+            found.append((fields[3], fields[4], kinds[0], kinds[-1]))
+    return found
+
+
+def _own_groups() -> dict[str, str]:
+    """Return controller to this process's group; version 2 is the empty name."""
+    groups = {}
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            groups[controller] = path
+    return groups
+
+
+def _place(root: str, point: str, group: str) -> str:
+    """Return the folder of a group below a mount that shows the tree from ``root`` on."""
+    inside = group.removeprefix(root) if root != "/" else group
+    return os.path.join(point, inside.lstrip("/")).rstrip("/")
+
+
+def _version_1() -> list[dict[str, str]]:
+    own, parents = _own_groups(), {}
+    for root, point, kind, options in _mounts():
+        if kind != "cgroup":
+            continue
+        for controller in options.split(","):
+            if controller in ("memory", "pids", "cpuacct") and controller in own:
+                parents[controller] = _place(root, point, own[controller])
+    return [parents] if len(parents) == 3 else []
+
+
+def _version_2() -> list[dict[str, str]]:
+    """Return the places worth trying: our own group, the one around it, the top."""
+    own = _own_groups().get("")
+    places: list[str] = []
+    for root, point, kind, _ in _mounts():
+        if kind == "cgroup2" and own is not None:
+            here = _place(root, point, own)
+            places += [here, os.path.dirname(here), point]
+    good = []
+    for place in dict.fromkeys(places):
+        with contextlib.suppress(OSError):
+            if {"memory", "pids"} <= set(_read(f"{place}/cgroup.controllers").split()):
+                _enable(place)
+                good.append({"memory": place, "pids": place})
+    return good
+
+
+def _enable(place: str) -> None:
+    """Let groups below ``place`` have the controllers; fails where processes sit in it."""
+    enabled = set(_read(f"{place}/cgroup.subtree_control").split())
+    if not {"memory", "pids"} <= enabled:
+        _write(f"{place}/cgroup.subtree_control", "+memory +pids")

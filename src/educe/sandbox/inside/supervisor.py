@@ -1,0 +1,310 @@
+"""The process that owns zygotes, boxes, limits and deadlines. One event loop, no threads.
+
+It is exec'ed by the user's process and ends with it: it watches its owner through a pidfd and a
+socket. It never parses what a candidate wrote, it only counts and forwards bytes.
+"""
+
+# ruff: noqa: PTH208
+from __future__ import annotations
+
+import contextlib
+import heapq
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from educe.sandbox.inside import cgroups, wire
+from educe.sandbox.inside.boxes import Box, Request, Shape
+from educe.sandbox.inside.nursery import Nursery, ZygoteFailed
+
+_LAZY_S = 0.003  # short jobs end before their pipes are worth watching
+_CHECK_S = 0.05
+_KEEP_RESULTS = 1024
+_QUEUE_PER_CLIENT = 4096
+
+
+class Client:
+    """One connection of the user's process (or of a worker that shares the sandbox)."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.reader = wire.Reader()
+        self.waiting = bytearray()
+        self.is_known = False
+
+
+class Supervisor:
+    """Takes jobs, hands each to a box that was prepared for it, watches and reports."""
+
+    def __init__(self, config: dict[str, Any], lifeline: socket.socket) -> None:
+        self.config = config
+        self.lifeline = lifeline
+        self.poller = select.epoll()
+        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.timers: list[tuple[float, int, Callable[[], None]]] = []
+        self.num_timers = 0
+        self.queue: deque[Request] = deque()
+        self.running: dict[int, Box] = {}
+        self.results: OrderedDict[str, bytes | list[tuple[Client, int]]] = OrderedDict()
+        self.slots = cgroups.open_slots() if config["use_cgroups"] else None
+        self.nursery = Nursery(config, self.slots, self)
+        self.num_finished = 0
+
+    # ---- start ----
+
+    def start(self) -> dict[str, Any]:
+        """Find the best mode that really runs a job; return what the owner gets to know."""
+        reasons: list[str] = []
+        for mode in self.config["modes"]:
+            try:
+                self.nursery.start(mode)
+                return {
+                    "ok": True,
+                    "mode": mode,
+                    "cgroups": self.slots.version if self.slots else 0,
+                    "landlock": self.nursery.landlock,
+                    "reasons": reasons,
+                }
+            except (ZygoteFailed, OSError) as error:
+                reasons.append(f"{mode}: {error}")
+                self.nursery.stop()
+        return {"ok": False, "reasons": reasons}
+
+    def serve(self) -> NoReturn:
+        """Run until the owner is gone."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listener.bind(b"\0" + self.config["address"].encode())
+        listener.listen(512)
+        listener.setblocking(False)
+        self.watch(listener.fileno(), lambda _: self._accept(listener))
+        self.watch(self.lifeline.fileno(), lambda _: self._lifeline())
+        with contextlib.suppress(OSError):
+            owner = os.pidfd_open(self.config["owner"])
+            self.watch(owner, lambda _: self.shut_down())
+        self.lifeline.send(marshal.dumps({"listening": True}))
+        self.after(_CHECK_S, self._check_usage)
+        while True:
+            now = time.monotonic()
+            while self.timers and self.timers[0][0] <= now:
+                heapq.heappop(self.timers)[2]()
+                now = time.monotonic()
+            timeout = max(0.0, self.timers[0][0] - now) if self.timers else -1
+            for fd, events in self.poller.poll(timeout):
+                handler = self.handlers.get(fd)
+                if handler is not None:
+                    handler(events)
+            self._pump()
+
+    def watch(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
+        self.handlers[fd] = handler
+        self.poller.register(fd, events)
+
+    def change(self, fd: int, events: int) -> None:
+        self.poller.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        if self.handlers.pop(fd, None) is not None:
+            self.poller.unregister(fd)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.num_timers += 1
+        heapq.heappush(self.timers, (time.monotonic() + seconds, self.num_timers, action))
+
+    def shut_down(self) -> NoReturn:
+        self.nursery.stop()
+        if self.slots is not None:
+            self.slots.close()
+        os._exit(0)
+
+    def _lifeline(self) -> None:
+        if not self.lifeline.recv(4096):
+            self.shut_down()
+
+    # ---- clients ----
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", credentials)[1] not in (0, os.getuid()):
+            sock.close()
+            return
+        sock.setblocking(False)
+        client = Client(sock)
+        self.watch(sock.fileno(), lambda events: self._client_ready(client, events))
+
+    def _client_ready(self, client: Client, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._flush(client)
+        if not events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+            return
+        try:
+            data = client.sock.recv(1 << 18)
+            frames = client.reader.feed(data) if data else []
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, EOFError):
+            data, frames = b"", []
+        if not data:
+            self._drop(client)
+            return
+        for head, blob in frames:
+            if not client.is_known and head.get("token") != self.config["token"]:
+                self._drop(client)
+                return
+            client.is_known = True
+            if head["op"] == "run":
+                self._take(client, head, blob)
+            elif head["op"] == "stats":
+                self.reply(client, wire.pack(self._stats(head["id"])))
+
+    def _drop(self, client: Client) -> None:
+        """Forget a client; its queued jobs are not run, its running ones are ended."""
+        if client.sock.fileno() < 0:
+            return
+        self.forget(client.sock.fileno())
+        client.sock.close()
+        self.queue = deque(request for request in self.queue if request.client is not client)
+        for box in list(self.running.values()):
+            if box.request is not None and box.request.client is client and not box.request.key:
+                box.kill()
+
+    def reply(self, client: Client, frame: bytes) -> None:
+        if client.sock.fileno() < 0:
+            return
+        client.waiting += frame
+        self._flush(client)
+
+    def _flush(self, client: Client) -> None:
+        try:
+            while client.waiting:
+                del client.waiting[: client.sock.send(client.waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            client.waiting.clear()
+        wanted = select.EPOLLIN | (select.EPOLLOUT if client.waiting else 0)
+        self.change(client.sock.fileno(), wanted)
+
+    def _stats(self, request: int) -> dict[str, Any]:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "id": request,
+            "pid": os.getpid(),
+            "zygotes": self.nursery.pids(),
+            "running": len(self.running),
+            "queued": len(self.queue),
+            "ready": self.nursery.num_ready(),
+            "finished": self.num_finished,
+            "num_fds": len(os.listdir("/proc/self/fd")),
+            "peak_rss_mb": used.ru_maxrss / 1024,
+            "cpu_s": used.ru_utime + used.ru_stime,
+        }
+
+    # ---- jobs ----
+
+    def _take(self, client: Client, head: dict[str, Any], blob: bytes) -> None:
+        request = Request(client, head, blob)
+        if request.key:
+            known = self.results.get(request.key)
+            if isinstance(known, bytes):
+                facts = marshal.loads(known)
+                self.reply(client, wire.pack({**facts, "id": request.id}))
+                return
+            if known is not None:
+                known.append((client, request.id))
+                return
+            self.results[request.key] = [(client, request.id)]
+        self.queue.append(request)
+
+    def _pump(self) -> None:
+        """Give waiting jobs to ready boxes, in order, and keep boxes in stock."""
+        while self.queue and len(self.running) < self.config["num_parallel"]:
+            request = self.queue[0]
+            box = self.nursery.take(request.shape)
+            if box is None:
+                break
+            self.queue.popleft()
+            self._go(box, request)
+        self.nursery.stock(self.queue, self.config["num_parallel"] - len(self.running))
+
+    def _go(self, box: Box, request: Request) -> None:
+        limits = request.limits
+        self.running[box.id] = box
+        box.go(request)
+        self.after(_LAZY_S, box.watch_pipes)
+        self.after(limits["wall_s"], lambda: self._deadline(box))
+
+    def _deadline(self, box: Box) -> None:
+        if self.running.get(box.id) is box and box.exit_status is None:
+            box.facts["late"] = True
+            box.kill()
+
+    def _check_usage(self) -> None:
+        """Enforce processor time of whole jobs, and memory where no control group does."""
+        now = time.monotonic()
+        for box in list(self.running.values()):
+            if box.exit_status is None and now - box.started >= _CHECK_S:
+                box.check_usage()
+        self.after(_CHECK_S, self._check_usage)
+
+    def finished(self, box: Box) -> None:
+        """A box reported its end: answer its client."""
+        del self.running[box.id]
+        self.num_finished += 1
+        request = box.request
+        assert request is not None
+        if box.facts.get("broken") and request.attempts < 2:
+            self.queue.appendleft(request)
+            return
+        if box.facts.get("broken"):
+            box.facts["broke_twice"] = True
+        frame = wire.pack({**box.facts, "id": request.id})
+        waiting = self.results.get(request.key) if request.key else None
+        if isinstance(waiting, list):
+            for client, number in waiting:
+                self.reply(client, wire.pack({**box.facts, "id": number}))
+            if box.facts.get("broken"):
+                del self.results[request.key]
+            else:
+                self.results[request.key] = marshal.dumps(box.facts)
+            while len(self.results) > _KEEP_RESULTS:
+                self.results.popitem(last=False)
+        else:
+            self.reply(request.client, frame)
+
+    def cannot_serve(self, shape: Shape, reason: str) -> None:
+        """No box of a shape can be made: its jobs fail as ours."""
+        failed = [request for request in self.queue if request.shape == shape]
+        self.queue = deque(request for request in self.queue if request.shape != shape)
+        for request in failed:
+            self.results.pop(request.key, None)
+            self.reply(request.client, wire.pack({"id": request.id, "broken": reason}))
+
+
+def main() -> NoReturn:
+    """Entry: the argument is the lifeline's descriptor; the configuration comes first on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline = socket.socket(fileno=int(sys.argv[1]))
+    lifeline.set_inheritable(False)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    config = marshal.loads(lifeline.recv(1 << 16))
+    supervisor = Supervisor(config, lifeline)
+    answer = supervisor.start()
+    lifeline.send(marshal.dumps(answer))
+    if not answer["ok"]:
+        supervisor.shut_down()
+    supervisor.serve()
