@@ -271,3 +271,18 @@ def test_a_key_is_pending_once(path: Path) -> None:
         with pytest.raises(ValueError, match="pending"):
             scoring.submit_score("k", task, None, task.messages)
         assert scoring.poll() == [("k", Score.wrong())]
+
+
+def test_a_cancelled_job_is_neither_returned_nor_recorded(path: Path) -> None:
+    task = task_that("judge")
+    run_scoring(path, {"old": "gold"})
+    with Journal(path) as journal:
+        scoring = JournalledScoring(CountingScoring(), journal)
+        scoring.submit_score("old", task, None, (assistant("gold"),))
+        scoring.submit_score("new", task, None, (assistant("gold"),))
+        scoring.cancel("old")
+        scoring.cancel("new")
+        scoring.cancel("unknown")
+        assert scoring.num_pending == 0
+        assert scoring.poll() == []
+        assert len(journal) == 1

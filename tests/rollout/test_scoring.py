@@ -157,6 +157,21 @@ def test_a_state_that_is_not_json_fails_in_the_callers_face(scoring: Scoring) ->
     assert scoring.num_pending == 0
 
 
+def test_a_cancelled_job_is_never_returned(scoring: Scoring) -> None:
+    for index in range(3):
+        task = task_that("judge", index)
+        scoring.submit_score(index, task, None, (assistant("gold"),))
+    scoring.cancel(0)
+    scoring.cancel(2)
+    scoring.cancel("unknown")
+    assert scoring.num_pending == 1
+    assert list(collect(scoring)) == [1]
+    # The key is free again, and what its first job still delivers is not taken for the second's.
+    task = task_that("value", value=0.25)
+    scoring.submit_score(0, task, None, task.messages)
+    assert collect(scoring)[0].value == 0.25  # type: ignore[union-attr]
+
+
 # What only a killable worker survives
 
 

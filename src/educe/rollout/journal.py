@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,7 +260,7 @@ class JournalledScoring:
     def __init__(self, scoring: Scoring, journal: Journal, *, step: int = 0) -> None:
         self._scoring = scoring
         self._journal = journal
-        self._ready: deque[tuple[Hashable, Outcome]] = deque()
+        self._ready: dict[Hashable, Outcome] = {}
         self._open: dict[Hashable, tuple[str, int]] = {}
         self.step = step
 
@@ -279,13 +278,19 @@ class JournalledScoring:
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Outcome]]:
         """Return replayed outcomes at once, then what the inner scoring finished."""
-        found = list(self._ready)
+        found = list(self._ready.items())
         self._ready.clear()
         for key, outcome in self._scoring.poll(0.0 if found else timeout_s):
             journal_key, step = self._open.pop(key)
             self._journal.record(journal_key, outcome_to_json(outcome), step=step)
             found.append((key, outcome))
         return found
+
+    def cancel(self, key: Hashable) -> None:
+        """Forget a job; its outcome, which nothing has used, is not recorded."""
+        self._ready.pop(key, None)
+        if self._open.pop(key, None) is not None:
+            self._scoring.cancel(key)
 
     @property
     def num_pending(self) -> int:
@@ -298,7 +303,7 @@ class JournalledScoring:
     def _replay(self, key: Hashable, job: Job) -> bool:
         if not isinstance(key, str):
             raise TypeError(f"a journalled job's key must be text, got {key!r}")
-        if key in self._open or any(key == other for other, _ in self._ready):
+        if key in self._open or key in self._ready:
             raise ValueError(f"a job with the key {key!r} is pending already")
         digest = hashlib.blake2b(to_text(job.to_json()).encode(), digest_size=12).hexdigest()
         journal_key = f"{job.operation}/{key}#{digest}"
@@ -306,5 +311,5 @@ class JournalledScoring:
         if entry is None:
             self._open[key] = (journal_key, self.step)
             return False
-        self._ready.append((key, outcome_from_json(entry.value)))
+        self._ready[key] = outcome_from_json(entry.value)
         return True

@@ -48,15 +48,19 @@ class Scoring(Protocol):
         """Return what is finished, in order of completion; wait up to ``timeout_s`` for one."""
         ...
 
+    def cancel(self, key: Hashable) -> None:
+        """Forget a job: ``poll`` will not return it. Unknown keys are ignored."""
+        ...
+
     @property
     def num_pending(self) -> int:
-        """Jobs submitted and not yet returned by ``poll``."""
+        """Jobs submitted and neither returned by ``poll`` nor cancelled."""
         ...
 
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Order:
     """A job on its way through the pool."""
 
@@ -103,8 +107,8 @@ class _PoolRoom:
         self._num_failed_starts = 0
         self._num_wanted = 0
         self.pid = os.getpid()
-        self.pending: set[Hashable] = set()
-        self.results: deque[tuple[Hashable, Outcome]] = deque()
+        self.pending: dict[Hashable, _Order] = {}
+        self.results: dict[Hashable, Outcome] = {}  # in order of completion
         self.broken: InfrastructureError | None = None
         self.supervisor = Supervisor(self, name="scoring-pool")
         self.supervisor.start()
@@ -115,7 +119,7 @@ class _PoolRoom:
                 raise self.broken
             if order.key in self.pending:
                 raise ValueError(f"a job with the key {order.key!r} is pending already")
-            self.pending.add(order.key)
+            self.pending[order.key] = order
             self._queue.append(order)
         self.supervisor.wake()
 
@@ -125,12 +129,22 @@ class _PoolRoom:
             condition.wait_for(
                 lambda: self.results or self.broken or not self.pending, timeout=timeout_s
             )
-            found = list(self.results)
+            found = list(self.results.items())
             self.results.clear()
-            self.pending.difference_update(key for key, _ in found)
+            for key, _ in found:
+                del self.pending[key]
             if not found and self.broken is not None:
                 raise self.broken
             return found
+
+    def cancel(self, key: Hashable) -> None:
+        """A running job goes on to its end or limit; its outcome is not delivered."""
+        with self.supervisor.condition:
+            order = self.pending.pop(key, None)
+            self.results.pop(key, None)
+            if order is not None and order in self._queue:
+                self._queue.remove(order)
+            self.supervisor.condition.notify_all()
 
     def end(self) -> None:
         """Stop the workers; in a fork they are the parent's, and nothing is done."""
@@ -222,7 +236,8 @@ class _PoolRoom:
             self._deliver(order, outcome)
 
     def _deliver(self, order: _Order, outcome: Outcome) -> None:
-        self.results.append((order.key, outcome))
+        if self.pending.get(order.key) is order:  # else it was cancelled meanwhile
+            self.results[order.key] = outcome
         self.supervisor.condition.notify_all()
 
     def _discard(self, slot: _Slot) -> None:
@@ -232,6 +247,8 @@ class _PoolRoom:
     def _try_again(self, slot: _Slot, fault: Fault, reason: str) -> None:
         order, slot.order = slot.order, None
         if order is None:
+            return
+        if self.pending.get(order.key) is not order:
             return
         if order.num_attempts < _MAX_ATTEMPTS:
             self._queue.appendleft(order)
@@ -335,6 +352,11 @@ class ScoringPool:
         """
         return [] if self._room is None else self._live().poll(timeout_s)
 
+    def cancel(self, key: Hashable) -> None:
+        """Forget a job: ``poll`` will not return it. Unknown keys are ignored."""
+        if self._room is not None:
+            self._live().cancel(key)
+
     @property
     def num_pending(self) -> int:
         return 0 if self._room is None else len(self._live().pending)
@@ -383,7 +405,7 @@ class InlineScoring:
     ) -> None:
         self._domains = dict(domains)
         self._executor = DomainExecutor(domains, sandbox_level=sandbox_level)
-        self._queue: deque[tuple[Hashable, Job]] = deque()
+        self._queue: dict[Hashable, Job] = {}
 
     def submit_score(
         self, key: Hashable, task: Task, state: JSON, transcript: Sequence[Message]
@@ -397,8 +419,11 @@ class InlineScoring:
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Outcome]]:
         """Run everything that was submitted, in that order."""
-        queue, self._queue = self._queue, deque()
-        return [(key, self._run(job)) for key, job in queue]
+        queue, self._queue = self._queue, {}
+        return [(key, self._run(job)) for key, job in queue.items()]
+
+    def cancel(self, key: Hashable) -> None:
+        self._queue.pop(key, None)
 
     @property
     def num_pending(self) -> int:
@@ -410,10 +435,10 @@ class InlineScoring:
 
     def _submit(self, key: Hashable, job: Job) -> None:
         _require_domain(job.task.domain, self._domains)
-        if any(key == other for other, _ in self._queue):
+        if key in self._queue:
             raise ValueError(f"a job with the key {key!r} is pending already")
         # Through JSON text, so that what a worker would not see is not seen here either.
-        self._queue.append((key, Job.from_json(json.loads(to_text(job.to_json())))))
+        self._queue[key] = Job.from_json(json.loads(to_text(job.to_json())))
 
     def _run(self, job: Job) -> Outcome:
         try:
