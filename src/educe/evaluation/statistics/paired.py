@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -78,6 +78,9 @@ def paired_difference(
     estimate = adjusted_difference(
         sums, sizes, level=level, pseudo=1 / math.sqrt(max(samples_per_item, 1.0))
     )
+    if min(x.min(), y.min()) >= 0 and max(x.max(), y.max()) <= 1:
+        low, high = max(-1.0, estimate.low), min(1.0, estimate.high)
+        estimate = replace(estimate, low=low, high=high)
     two, greater, less, method = sign_flip_test(sums)
     return PairedDifference(estimate, two, greater, less, float(np.mean(d != 0)), method)
 
@@ -184,8 +187,8 @@ def sign_flip_test(cluster_totals: ArrayLike, *, seed: int = 0) -> tuple[float, 
     steps = _lattice(moving)
     observed = float(moving.sum())
     if steps is not None:
-        above, at = _exact_tail(steps)
-        greater, less = above + at / 2, 1 - above - at / 2
+        above, at, below = _exact_tails(steps)
+        greater, less = min(1.0, above + at / 2), min(1.0, below + at / 2)
         return min(1.0, 2 * min(greater, less)), greater, less, "sign-flip-exact"
     rng = numpy_random("sign-flip", seed, len(moving))
     size = np.abs(moving)
@@ -217,8 +220,8 @@ def _lattice(moving: Floats) -> list[int] | None:
     return steps if sum(abs(s) for s in steps) <= _MAX_LATTICE else None
 
 
-def _exact_tail(steps: list[int]) -> tuple[float, float]:
-    """Return P(S > s) and P(S = s) for S = sum of ±|step| and s = sum of steps."""
+def _exact_tails(steps: list[int]) -> tuple[float, float, float]:
+    """Return P(S > s), P(S = s) and P(S < s) for S = sum of ±|step| and s = sum of steps."""
     # With U = sum of the steps that came out positive: S = 2U - total, so a one-sided lattice.
     sizes = sorted(abs(s) for s in steps)
     chances = np.ones(1)
@@ -228,7 +231,9 @@ def _exact_tail(steps: list[int]) -> tuple[float, float]:
         grown[size:] += chances / 2
         chances = grown
     observed = sum(s for s in steps if s > 0)
-    return float(chances[observed + 1 :].sum()), float(chances[observed])
+    # Each tail is summed by itself: 1 minus the others would lose small p-values to rounding.
+    above, below = chances[observed + 1 :].sum(), chances[:observed].sum()
+    return float(above), float(chances[observed]), float(below)
 
 
 @dataclass(frozen=True, slots=True)
