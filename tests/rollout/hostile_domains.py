@@ -143,3 +143,18 @@ def make_slowly() -> Hostile:
 
 def make_nothing() -> Hostile:
     raise ValueError("no data")
+
+
+class Executing(Hostile):
+    """Says that it executes code, and asks its sandbox for its level."""
+
+    spec = DomainSpec("hostile", "hostile", "code", "runs programs", executes_code=True)
+
+    def score(
+        self, task: Task, state: JSON, transcript: Sequence[Message], services: Services
+    ) -> Score:
+        return Score.right(reason=f"level {services.sandbox.level}")
+
+
+def make_executing() -> Executing:
+    return Executing()

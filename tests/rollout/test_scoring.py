@@ -157,6 +157,23 @@ def test_a_state_that_is_not_json_fails_in_the_callers_face(scoring: Scoring) ->
     assert scoring.num_pending == 0
 
 
+def test_each_side_opens_the_sandbox_that_a_domain_needs() -> None:
+    domains = {"hostile": DomainSettings(function="hostile_domains:make_executing")}
+    inline = InlineScoring(domains)
+    assert score(inline, task_that("judge")).reason.startswith("level ")
+    inline.close()
+    inline.close()
+    for broken in (
+        InlineScoring(domains, sandbox_level="no such level"),
+        ScoringPool(domains, sandbox_level="no such level"),
+    ):
+        found = score(broken, task_that("judge"))
+        assert (found.value, found.fault) == (None, Fault.INFRASTRUCTURE)
+        assert "the sandbox did not open" in found.reason
+        assert "no such level" in found.reason
+        broken.close()
+
+
 def test_a_cancelled_job_is_never_returned(scoring: Scoring) -> None:
     for index in range(3):
         task = task_that("judge", index)

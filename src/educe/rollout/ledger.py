@@ -59,7 +59,7 @@ def staleness_capacity(
 ) -> int:
     """Return how many more orders may be started without breaking the staleness bound.
 
-    AReaL (Fu et al. 2025, arXiv 2505.24298, section 5.1): what was accepted or is running may not
+    AReaL (Fu et al. 2025, arXiv 2505.24298): what was accepted or is running may not
     exceed what the trainer will have consumed when it reaches ``version + max_staleness`` and
     takes one more batch. Units are orders (prompts); may be negative.
 

@@ -31,6 +31,7 @@ _WORKER_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 _READ_BYTES = 1 << 18
+_REAP_S = 10.0
 
 
 def worker_environment(single_threaded: bool = True) -> dict[str, str]:
@@ -151,7 +152,9 @@ class WorkerProcess:
         # ending by itself keeps its own exit status.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
+        # One that hangs in the kernel (a dead network disk, a driver) must not hang us as well.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_REAP_S)
         self.channel.close()
         os.close(self._lifeline)
         return describe_exit(self.process.returncode)
