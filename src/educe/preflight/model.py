@@ -25,7 +25,9 @@ from educe.preflight.plan import DomainPlan, Plan
 _CHARACTERS_PER_TOKEN = 2.5
 # What a chat template adds around a short conversation, at most.
 _TEMPLATE_TOKENS = 48
-_MEASURED_TASKS, _MEASURED_ROWS = 4, 10_000
+_MEASURED_ROWS = 10_000
+# Tasks made in all, so that a recipe of hundreds of domains is still checked in a second or two.
+_MEASURED_TASKS, _MEASURED_TASKS_A_DOMAIN = 120, 4
 
 
 def locate_model(plan: Plan) -> Iterator[EduceError]:
@@ -164,14 +166,18 @@ def _too_long(plan: Plan, domain: DomainPlan, prompt: int, completion: int) -> R
 def measure_prompts(plan: Plan) -> Iterator[EduceError]:
     """Fill the longest prompt of each domain; yield the domains that cannot make a task.
 
-    The first rows of a user's data are measured; a registered domain is measured when its
-    generator is already imported or cheap to import. Counts come from the model's own tokenizer
-    where its folder is there, else from the number of characters.
+    The first rows of a user's data are measured, and a few tasks of registered domains (evenly over
+    their names when there are very many). Counts come from the model's own tokenizer where its
+    folder is there, else from the number of characters.
     """
     count = _token_counter(plan)
-    for name, domain in plan.domains.items():
+    stride = -(-len(plan.domains) // _MEASURED_TASKS)
+    num_tasks = max(1, min(_MEASURED_TASKS_A_DOMAIN, _MEASURED_TASKS // len(plan.domains)))
+    for position, (name, domain) in enumerate(list(plan.domains.items())):
+        if position % stride and not domain.settings.path:
+            continue
         try:
-            texts = _prompt_texts(domain)
+            texts = _prompt_texts(domain, num_tasks)
         except DomainError as error:
             yield RecipeError(str(error), plan.where(domain.origin_key))
             continue
@@ -181,7 +187,7 @@ def measure_prompts(plan: Plan) -> Iterator[EduceError]:
             plan.domains[name] = replace(domain, prompt_tokens=tokens)
 
 
-def _prompt_texts(domain: DomainPlan) -> list[str]:
+def _prompt_texts(domain: DomainPlan, num_tasks: int) -> list[str]:
     # Importing reasoning-gym takes over a second; its prompts are known to be short.
     if domain.name.startswith("rg/") and not domain.settings.path:
         return []
@@ -193,7 +199,7 @@ def _prompt_texts(domain: DomainPlan) -> list[str]:
         rows = itertools.islice(loaded.rows.scan(), _MEASURED_ROWS)
         return [_prompt_text(loaded.as_task(row, key, place)) for key, place, row in rows]
     size = loaded.size(Split.TRAIN)
-    wanted = _MEASURED_TASKS if size is None else min(_MEASURED_TASKS, size)
+    wanted = num_tasks if size is None else min(num_tasks, size)
     return [_prompt_text(loaded.task(Split.TRAIN, index)) for index in range(wanted)]
 
 
