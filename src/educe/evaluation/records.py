@@ -202,16 +202,23 @@ class EvalResult:
     settings: Mapping[str, JSON] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     wall_time_s: float = 0.0
+    _by_domain: Mapping[str, list[EvalRow]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_domain: dict[str, list[EvalRow]] = {}
+        for row in self.rows:
+            by_domain.setdefault(row.domain, []).append(row)
+        object.__setattr__(self, "_by_domain", by_domain)
 
     @property
     def domains(self) -> list[str]:
-        return sorted({r.domain for r in self.rows})
+        return sorted(self._by_domain)
 
     def rows_in(self, domain: str) -> list[EvalRow]:
-        return [r for r in self.rows if r.domain == domain]
+        return list(self._by_domain.get(domain, ()))
 
     def counts(self, domain: str | None = None) -> Counts:
-        return count_outcomes(r for r in self.rows if domain is None or r.domain == domain)
+        return count_outcomes(self.rows if domain is None else self.rows_in(domain))
 
     def to_json(self) -> dict[str, JSON]:
         return {

@@ -155,13 +155,14 @@ def headline_text(report: Report) -> str:
         for side in (comparison.before, comparison.after)
         if side.withheld
     ]
-    if withheld:
-        return f"No headline: {'; '.join(withheld)}. {moved}"
     before, after = comparison.before.macro, comparison.after.macro
-    return (
-        f"Macro score {with_interval(before)} % before, {with_interval(after)} % after: "
+    numbers = (
+        f"{with_interval(before)} % before, {with_interval(after)} % after: "
         f"{with_signed_interval(comparison.macro_difference)} points. {moved}"
     )
+    if withheld:
+        return f"No headline: {'; '.join(withheld)}. With that caution, macro score {numbers}"
+    return f"Macro score {numbers}"
 
 
 def cautions(report: Report) -> list[str]:
