@@ -27,7 +27,7 @@ from educe.domains.rows import Row, Rows, lookup, offsets, open_rows
 
 _ROLES = ("system", "user", "assistant", "tool")
 _DEFAULT_TOKENS = 256
-_OPTIONS = ("reward_weights", "split")
+_OPTIONS = ("reward_weights", "split", "floor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,9 @@ class RowsDomain(DomainBase):
 
     The rows are indexed when the first task or size is asked for: one pass that validates every row
     and keeps its offset (8 bytes). Scoring alone needs no index.
+
+    Options: ``reward_weights`` of several rewards, ``split`` of a saved ``DatasetDict``, and
+    ``floor``, the score of the best constant answer (``educe domains check`` measures it).
     """
 
     def __init__(self, name: str, settings: DomainSettings) -> None:
@@ -101,6 +104,7 @@ class RowsDomain(DomainBase):
             kind="rows",
             description=f"Rows of {settings.path}.",
             licence="the user's own data",
+            floor=float(settings.options.get("floor", 0.0)),
             max_completion_tokens=settings.max_completion_tokens or _DEFAULT_TOKENS,
             has_gold=has_gold,
         )

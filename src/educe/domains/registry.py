@@ -213,11 +213,12 @@ def _hint(name: str) -> str:
 
 def _import_provider(module_name: str) -> Any:
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise
         return _Absent()
+    return module if hasattr(module, "specs") else _Absent()
 
 
 @functools.cache

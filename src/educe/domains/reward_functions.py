@@ -29,6 +29,7 @@ from educe.domains.references import load_reference
 _PROVIDED = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
 )
+_TRL = frozenset({"prompts", "completions", "completion_ids"})
 _VERL = frozenset({"solution_str", "ground_truth"})
 
 
@@ -126,7 +127,8 @@ class _Function:
             p.kind is inspect.Parameter.VAR_KEYWORD for p in self._parameters.values()
         )
         self.is_verl = set(self._parameters) >= _VERL
-        if not self.is_verl and "completions" not in self._parameters and not self._takes_any:
+        is_trl = bool(_TRL & set(self._parameters)) or not self.required_columns()
+        if not self.is_verl and not is_trl:
             raise DomainError(
                 f"{reference}: expected a reward function with the parameters of TRL (prompts, "
                 f"completions, …) or of verl (data_source, solution_str, ground_truth, "

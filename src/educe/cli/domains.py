@@ -1,0 +1,303 @@
+"""``educe domains``: list, search, show and check domains."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from educe.config.settings import DomainSettings
+from educe.core.errors import EduceError
+from educe.core.protocols import DomainSpec, Services
+from educe.core.types import JSON, Split
+from educe.domains import registry
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add ``educe domains`` and its actions."""
+    parser = subparsers.add_parser(
+        "domains",
+        help="list, search, show and check domains",
+        description="List, search, show and check domains. Without an action: list the families.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(handler=_list, pattern=None)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = _action(actions, "list", _list, "families, or the domains that match a glob")
+    listing.add_argument("pattern", nargs="?", help='a glob such as "rg/*/tiny"; "*" for all')
+    search = _action(actions, "search", _search, "domains whose name, kind or text has all words")
+    search.add_argument("words", nargs="+", metavar="WORD")
+    show = _action(actions, "show", _show, "a domain and one of its tasks, as the model sees it")
+    show.add_argument("name")
+    show.add_argument("--index", type=int, default=0, help="which task (default 0)")
+    show.add_argument("--split", choices=[str(s) for s in Split], default="train")
+    _add_settings(show)
+    check = _action(
+        actions,
+        "check",
+        _check,
+        "prove domains: gold scores 1, guessing at most the floor, splits do not meet",
+    )
+    check.add_argument("names", nargs="*", metavar="NAME", help="names or globs; all by default")
+    check.add_argument("--tasks", type=int, default=64, help="train tasks a domain (default 64)")
+    check.add_argument(
+        "--one-process",
+        action="store_true",
+        help="do not compare with the tasks that a second Python process makes",
+    )
+    _add_settings(check)
+    _action(actions, "excluded", _excluded, "families that are known but not offered, and why")
+
+
+def _action(actions: Any, name: str, handler: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text + ".")
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    parser.set_defaults(handler=handler)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a domain that is not registered")
+    group.add_argument("--path", default="", help="JSONL file or dataset folder of its rows")
+    group.add_argument("--function", default="", help="module:function that returns the domain")
+    group.add_argument("--reward", action="append", default=[], help="module:function; repeatable")
+    group.add_argument("--prompt-field", default="prompt", help="column of the prompt")
+    group.add_argument("--answer-field", default="answer", help="column of the gold answer")
+    group.add_argument(
+        "--option", action="append", default=[], metavar="KEY=JSON", help="option of the domain"
+    )
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    if arguments.pattern is not None:
+        names = set(registry.expand(arguments.pattern))
+        return _print_specs([s for s in registry.list_specs() if s.name in names], arguments)
+    specs = registry.list_specs()
+    if arguments.json:
+        return _print_specs(specs, arguments)
+    families: dict[str, list[DomainSpec]] = {}
+    for spec in specs:
+        families.setdefault(spec.family, []).append(spec)
+    rows = [
+        (
+            family,
+            members[0].kind,
+            " ".join(sorted(map(_level, members), key=_rank)),
+            _span([spec.floor for spec in members]),
+            "yes" if all(spec.has_gold for spec in members) else "no",
+        )
+        for family, members in families.items()
+    ]
+    _table(("family", "kind", "levels", "floor", "gold"), rows)
+    print(
+        f"{len(specs)} domains in {len(families)} families. `educe domains show NAME` prints a "
+        f"task; `educe domains excluded` tells what is left out."
+    )
+    return 0
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    words = [word.casefold() for word in arguments.words]
+    found = [
+        spec for spec in registry.list_specs() if all(word in _haystack(spec) for word in words)
+    ]
+    _print_specs(found, arguments)
+    return 0 if found else 1
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from educe.domains.check import play_demonstration
+
+    settings = _settings(arguments)
+    domain = registry.load_domain(arguments.name, settings)
+    try:
+        task = domain.task(Split(arguments.split), arguments.index)
+    except IndexError as error:
+        raise EduceError(str(error)) from error
+    score: JSON = None
+    if domain.spec.has_gold and not domain.spec.executes_code:
+        score = play_demonstration(domain, task, Services())[0].to_json()
+    report = {
+        "spec": dataclasses.asdict(domain.spec),
+        "sizes": {str(split): domain.size(split) for split in Split},
+        "judged": _judged(domain.spec),
+        "task": task.to_json(),
+        "demonstration": [m.to_json() for m in domain.demonstration(task)]
+        if domain.spec.has_gold
+        else None,
+        "demonstration_score": score,
+    }
+    if arguments.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+        return 0
+    for name, value in report["spec"].items():
+        print(f"{name:22} {' '.join(value) if isinstance(value, tuple) else value}")
+    if report["judged"]:
+        print(f"{'judged':22} {report['judged']}")
+    print(f"\n--- {task.task_id}")
+    for message in task.messages:
+        print(f"[{message.role}]\n{message.content}")
+    for tool in task.tools:
+        print(f"[tool] {tool.name}: {tool.description}")
+    for shown in report["demonstration"] or ():
+        print(f"[gold {shown['role']}]\n{shown['content']}{shown.get('tool_calls', '')}")
+    if score is not None:
+        print(f"[score of the gold] {score['value']}")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from educe.domains.check import check_domain
+    from educe.domains.fingerprint import differing_domains
+
+    settings = _settings(arguments)
+    is_own = bool(settings.path or settings.function)
+    patterns: Sequence[str] = arguments.names or (["my-domain"] if is_own else ["*"])
+    names = patterns if is_own else [n for p in patterns for n in registry.expand(p)]
+    chosen = dict.fromkeys(names, settings)
+    services, close = _services()
+    reports = []
+    try:
+        for name in chosen:
+            domain = registry.load_domain(name, settings)
+            reports.append(check_domain(domain, num_tasks=arguments.tasks, services=services))
+            if not arguments.json:
+                _print_report(reports[-1])
+    finally:
+        close()
+    differing = [] if arguments.one_process else differing_domains(chosen)
+    failed = [r.name for r in reports if r.problems]
+    if arguments.json:
+        rows = [
+            {**r.to_json(), "is_same_in_other_process": r.name not in differing} for r in reports
+        ]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        for name in differing:
+            print(f"FAILED  {name}: another Python process makes other tasks of the same index")
+        skipped = sum(bool(r.skipped) for r in reports)
+        print(
+            f"{len(reports)} domains checked, {len(set(failed) | set(differing))} failed, "
+            f"{skipped} skipped."
+        )
+    return 1 if failed or differing else 0
+
+
+def _excluded(arguments: argparse.Namespace) -> int:
+    rows = registry.excluded()
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _table(("family", "why it is not offered"), rows.items())
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> DomainSettings:
+    options: dict[str, Any] = {}
+    for text in arguments.option:
+        key, _, value = text.partition("=")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return DomainSettings(
+        path=arguments.path,
+        function=arguments.function,
+        reward=tuple(arguments.reward),
+        prompt_field=arguments.prompt_field,
+        answer_field=arguments.answer_field,
+        options=options,
+    )
+
+
+def _services() -> tuple[Services, Any]:
+    """Return services with a sandbox where this machine offers one, and how to close them."""
+    try:
+        from educe.sandbox import open_sandbox
+
+        sandbox = open_sandbox()
+    except (ImportError, EduceError) as error:
+        print(f"no sandbox, domains that run code are skipped: {error}", file=sys.stderr)
+        return Services(), lambda: None
+    return Services(sandbox=sandbox), sandbox.close
+
+
+def _print_report(report: Any) -> None:
+    if report.skipped:
+        print(f"skipped {report.name}: {report.skipped}")
+        return
+    shown = "FAILED " if report.problems else "ok     "
+    print(
+        f"{shown} {report.name}: gold {_number(report.gold)}, constant "
+        f"{_number(report.constant)} of floor {report.floor:.3f}, {report.task_ms:.1f} ms a task"
+    )
+    for problem in report.problems[:5]:
+        print(f"        {problem}")
+    if len(report.problems) > 5:
+        print(f"        and {len(report.problems) - 5} more")
+
+
+def _print_specs(specs: Sequence[DomainSpec], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        rows = [dataclasses.asdict(spec) for spec in specs]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return 0
+    _table(
+        ("domain", "kind", "floor", "tokens", "description"),
+        [
+            (s.name, s.kind, f"{s.floor:.2f}", str(s.max_completion_tokens), s.description)
+            for s in specs
+        ],
+    )
+    print(f"{len(specs)} domains.")
+    return 0
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    # A pipe has no width of its own; 80 columns would fold what a script wants to read.
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
+
+
+def _judged(spec: DomainSpec) -> str:
+    from educe.domains.reasoning_gym.scoring import OWN_RULES
+
+    if not spec.name.startswith("rg/"):
+        return ""
+    own = OWN_RULES.get(spec.family.removeprefix("rg/"))
+    return own or "1 when the family's own scorer gives full marks, else 0"
+
+
+def _level(spec: DomainSpec) -> str:
+    return spec.name.removeprefix(spec.family).strip("/") or spec.name
+
+
+def _rank(level: str) -> tuple[int, str]:
+    """Order levels by difficulty where they have the usual names."""
+    usual = ("tiny", "easy", "medium", "hard")
+    return (usual.index(level) if level in usual else len(usual), level)
+
+
+def _haystack(spec: DomainSpec) -> str:
+    return " ".join((spec.name, spec.kind, spec.description, *spec.tags)).casefold()
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.2f}" if high - low < 0.005 else f"{low:.2f}-{high:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
