@@ -1,0 +1,142 @@
+"""The strongest fair baseline of an untrained model: its best prompt, and a lenient extractor.
+
+A trained model must not win by having learned a format only. So the base model may be asked with
+and without worked examples, each domain takes the better one, and every plausible reading of its
+answer is scored: the best one counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from educe.core.protocols import Domain
+from educe.core.seeds import derive
+from educe.core.types import Group, Message, Score, Split, Task, TaskRequest, Trajectory
+from educe.evaluation.records import EvalResult
+from educe.evaluation.summary import summarise
+from educe.rollout.scoring import Scoring
+from educe.session import Session
+
+_LABELLED = re.compile(
+    r"(?:answer|result|output|solution)\b\s*(?:is|are|:|=)*\s*[:=]?\s*(.+)", re.I
+)
+_QUOTED = re.compile(r"\*\*(.+?)\*\*|\"([^\"\n]+)\"|`([^`\n]+)`|\\boxed\{([^{}]*)\}")
+_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*")
+_MAX_READINGS = 16
+
+
+def few_shot_prompt(domains: Mapping[str, Domain], count: int) -> Callable[[Task], list[Message]]:
+    """Return a prompt maker that puts ``count`` solved training tasks before the question."""
+
+    def prepare(task: Task) -> list[Message]:
+        domain = domains[task.domain]
+        head = [m for m in task.messages if m.role == "system"]
+        shots: list[Message] = []
+        size = domain.size(Split.TRAIN)
+        for number in range(count):
+            index = derive("few-shot", task.domain, number) % (size or 10_000)
+            example = domain.task(Split.TRAIN, index)
+            shots += [m for m in example.messages if m.role != "system"]
+            shots += domain.demonstration(example)
+        return [*head, *shots, *(m for m in task.messages if m.role != "system")]
+
+    return prepare
+
+
+def readings(text: str) -> list[str]:
+    """Return what a lenient reader may take as the answer, most literal first, no duplicates."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found: list[str] = []
+    if lines:
+        found += [lines[-1], lines[0]]
+    for line in lines:
+        labelled = _LABELLED.search(line)
+        if labelled:
+            found.append(labelled.group(1))
+        if "=" in line:
+            found.append(line.rpartition("=")[2])
+        if ":" in line:
+            found.append(line.rpartition(":")[2])
+    found += [next(g for g in m.groups() if g) for m in _QUOTED.finditer(text) if any(m.groups())]
+    numbers = _NUMBER.findall(text)
+    found += [numbers[-1], numbers[0]] if numbers else []
+    cleaned = [f.strip().strip(".!*`\"' ") for f in found]
+    return list(dict.fromkeys(c for c in cleaned if c))[:_MAX_READINGS]
+
+
+@dataclass(slots=True)
+class LenientSession:
+    """An evaluation session whose wrong single-turn answers are read in every plausible way."""
+
+    session: Session
+
+    @property
+    def label(self) -> str:
+        return self.session.label
+
+    @property
+    def identity(self) -> object:
+        return [self.session.identity, "lenient"]
+
+    @property
+    def domains(self) -> Mapping[str, Domain]:
+        return self.session.domains
+
+    @property
+    def limits(self) -> Mapping[str, object]:
+        return self.session.limits
+
+    def run_requests(self, requests: Sequence[TaskRequest]) -> Iterator[Group]:
+        for group in self.session.run_requests(requests):
+            best = tuple(replace(t, score=self._best(group.task, t)) for t in group.trajectories)
+            yield replace(group, trajectories=best)
+
+    def _best(self, task: Task, trajectory: Trajectory) -> Score:
+        spec = self.domains[task.domain].spec
+        score = trajectory.score
+        if spec.executes_code or len(trajectory.turns) != 1 or (score.value or 0.0) >= 1:
+            return score
+        return best_reading(self.session.scoring, task, trajectory, score)
+
+
+def best_reading(scoring: Scoring, task: Task, trajectory: Trajectory, score: Score) -> Score:
+    """Return the best score over all readings of the last message (the given one included)."""
+    *before, last = trajectory.messages
+    name = f"{task.task_id}/{trajectory.sample_index}"
+    waiting = set()
+    for number, reading in enumerate(readings(last.content)):
+        key = f"lenient/{name}/{number}"
+        waiting.add(key)
+        transcript = [*before, Message("assistant", reading)]
+        scoring.submit_score(key, task, trajectory.state, transcript)
+    best = score
+    while waiting:
+        for done, outcome in scoring.poll(0.1):
+            waiting.discard(str(done))
+            is_better = isinstance(outcome, Score) and (outcome.value or 0.0) > (best.value or 0.0)
+            if is_better and isinstance(outcome, Score):
+                best = replace(outcome, reason=f"lenient reading: {outcome.reason}")
+    return best
+
+
+def best_per_domain(results: Sequence[EvalResult], label: str) -> EvalResult:
+    """Return one result that takes, for each domain, the rows of whichever scored higher."""
+    means = []
+    for result in results:
+        summary = summarise(result)
+        means.append({d.domain: d.score.value if d.score else -1.0 for d in summary.domains})
+    first = results[0]
+    rows = []
+    for domain in first.domains:
+        winner = max(range(len(results)), key=lambda i: means[i].get(domain, -1.0))
+        rows += results[winner].rows_in(domain)
+    names = " or ".join(r.label for r in results)
+    return replace(
+        first,
+        label=label,
+        rows=tuple(sorted(rows, key=lambda r: r.key)),
+        notes=(*first.notes, f"each domain takes the better of: {names}, read leniently"),
+        wall_time_s=sum(r.wall_time_s for r in results),
+    )

@@ -1,0 +1,27 @@
+"""``educe convert RUN OUT``: a run's weights as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("convert", help="write a run's weights as a model folder")
+    parser.add_argument("model", metavar="MODEL_OR_RUN")
+    parser.add_argument("out", type=Path, metavar="FOLDER")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.set_defaults(handler=handler)
+
+
+def handler(arguments: argparse.Namespace) -> int:
+    from educe.core.errors import EduceError
+    from educe.models.load import load, save
+    from educe.session import model_of
+
+    if arguments.out.exists() and any(arguments.out.iterdir()):
+        raise EduceError(f"{arguments.out} is not empty; give a new folder")
+    save(load(model_of(arguments.model)[0], dtype=arguments.dtype, device="cpu"), arguments.out)
+    print(f"{arguments.out}: loads with transformers' AutoModelForCausalLM")
+    return 0

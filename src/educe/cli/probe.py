@@ -1,0 +1,133 @@
+"""``educe probe RECIPE``: which domains have signal, before any training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One domain of one model.
+
+    ``signal`` is the share of groups whose siblings differ; ``headroom`` is pass@k - pass@1, what
+    sharpening alone could bring.
+    """
+
+    domain: str
+    pass_at_1: float
+    pass_at_k: float
+    signal: float
+    headroom: float
+    mean_tokens: float
+    truncated: float
+    unscored: int
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "probe",
+        help="sample the untrained model: which domains have signal",
+        description="Sample tasks of each domain and report pass@1, pass@k and the share of "
+        "groups with signal. With several --model, rank them by headroom.",
+    )
+    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument("--model", action="append", help="model or run; may be given several times")
+    parser.add_argument("--tasks", type=int, default=8, help="tasks a domain (default 8)")
+    parser.add_argument("--samples", type=int, default=8, help="completions a task, k (default 8)")
+    parser.add_argument("--split", default="screen", choices=["train", "screen", "eval"])
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(handler=handler)
+
+
+def handler(arguments: argparse.Namespace) -> int:
+    from educe.api import as_loaded
+    from educe.preflight import preflight
+
+    loaded = as_loaded(arguments.recipe, arguments.overrides)
+    preflight(loaded)
+    models = arguments.model or [loaded.recipe.model.name]
+    found = {model: probe_model(loaded, model, arguments) for model in models}
+    ranked = sorted(found, key=lambda m: -_mean([p.headroom for p in found[m]]))
+    if arguments.json:
+        print(json.dumps({m: [asdict(p) for p in found[m]] for m in ranked}))
+    else:
+        for model in ranked:
+            _show(model, found[model], arguments.samples)
+    return 0
+
+
+def probe_model(loaded: Any, model: str, arguments: argparse.Namespace) -> list[Probe]:
+    from educe.api import open_session
+    from educe.core.types import Split
+    from educe.evaluation.runner import evaluate
+
+    quiet = (lambda line: None) if arguments.json else print
+    with open_session(model, loaded, announce=quiet) as session:
+        result = evaluate(
+            session,
+            session.domains,
+            tasks_per_domain=arguments.tasks,
+            samples=arguments.samples,
+            temperature=loaded.recipe.rl.temperature,
+            split=Split(arguments.split),
+            limits=session.limits,
+            label=model,
+        )
+        return [_probe(result, name) for name in result.domains]
+
+
+def _probe(result: Any, name: str) -> Probe:
+    rows = result.rows_in(name)
+    groups: dict[int, list[float]] = {}
+    for row in rows:
+        if row.value is not None:
+            groups.setdefault(row.index, []).append(row.value)
+    scores = list(groups.values())
+    pass_1 = _mean([_mean([float(v >= 1) for v in g]) for g in scores])
+    pass_k = _mean([float(max(g) >= 1) for g in scores])
+    return Probe(
+        domain=name,
+        pass_at_1=pass_1,
+        pass_at_k=pass_k,
+        signal=_mean([float(max(g) > min(g)) for g in scores]),
+        headroom=pass_k - pass_1,
+        mean_tokens=_mean([r.num_tokens for r in rows]),
+        truncated=_mean([float(r.is_truncated) for r in rows]),
+        unscored=sum(r.value is None for r in rows),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _show(model: str, probes: list[Probe], samples: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{model}: before training, by signal")
+    table.add_column("domain")
+    for name in ("pass@1", f"pass@{samples}", "signal", "tokens", "cut", "unscored"):
+        table.add_column(name, justify="right")
+    for p in sorted(probes, key=lambda p: -p.signal):
+        table.add_row(
+            p.domain,
+            f"{p.pass_at_1:.0%}",
+            f"{p.pass_at_k:.0%}",
+            f"{p.signal:.0%}",
+            f"{p.mean_tokens:.0f}",
+            f"{p.truncated:.0%}",
+            str(p.unscored),
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"mean pass@1 {_mean([p.pass_at_1 for p in probes]):.1%}, "
+        f"pass@{samples} {_mean([p.pass_at_k for p in probes]):.1%}, groups with signal "
+        f"{_mean([p.signal for p in probes]):.1%}. Domains between 10 and 80 % teach most."
+    )

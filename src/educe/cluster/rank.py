@@ -1,0 +1,10 @@
+"""``python -m educe.cluster.rank RECIPE.json RANK SIZE ADDRESS``: one trainer rank."""
+
+from __future__ import annotations
+
+import sys
+
+from educe.cluster.launch import rank_main
+
+if __name__ == "__main__":
+    sys.exit(rank_main(sys.argv[1:]))

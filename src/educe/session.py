@@ -1,0 +1,258 @@
+"""A loaded model with its engine, domains and scorers: what sampling, evaluation and RL share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from educe.algorithms.catalogue import Bundle, resolve_bundle
+from educe.config.loader import LoadedRecipe, load_recipe
+from educe.config.settings import DomainSettings, Recipe
+from educe.core.errors import EduceError
+from educe.core.protocols import Domain
+from educe.core.types import JSON, Group, TaskRequest
+from educe.domains.registry import load_domain, resolve
+from educe.evaluation.runner import Limits
+
+if TYPE_CHECKING:
+    from educe.engines.embedded import EmbeddedEngine
+    from educe.models.chat import ChatFormat
+    from educe.models.load import LoadedModel
+    from educe.rollout.runner import PreparePrompt, RolloutRunner
+    from educe.rollout.scoring import Scoring
+
+Announce = Callable[[str], None]
+
+
+def resolved_domains(recipe: Recipe) -> tuple[dict[str, DomainSettings], dict[str, Domain]]:
+    """Return the recipe's domains with globs expanded: their settings and the domains."""
+    settings = resolve(recipe.domains)
+    return settings, {name: load_domain(name, own) for name, own in settings.items()}
+
+
+def resolved_bundles(recipe: Recipe, domains: Mapping[str, DomainSettings]) -> dict[str, Bundle]:
+    """Return each domain's algorithm: its own or the run's, with the recipe's overrides.
+
+    Overrides of ``[algorithm]`` belong to the run's algorithm; a domain that names another takes
+    that one's published defaults.
+    """
+    chosen = recipe.algorithm
+    overrides = chosen.model_dump(exclude={"name"}, exclude_none=True)
+    if "proximal" not in chosen.model_fields_set:
+        overrides.pop("proximal")
+    if "importance_cap" not in chosen.model_fields_set:
+        overrides.pop("importance_cap")
+    run = resolve_bundle(chosen.name, overrides)
+    return {
+        name: run if own.algorithm in ("", chosen.name) else resolve_bundle(own.algorithm)
+        for name, own in domains.items()
+    }
+
+
+def eval_limits(recipe: Recipe, domains: Mapping[str, DomainSettings]) -> dict[str, Limits]:
+    """Return what the recipe replaces of each domain's own token and turn limits."""
+    return {
+        name: Limits(
+            max_completion_tokens=own.max_completion_tokens
+            or recipe.rl.max_completion_tokens
+            or None,
+            max_turns=own.max_turns or None,
+        )
+        for name, own in domains.items()
+    }
+
+
+def set_threads(threads: int) -> None:
+    """Give torch its CPU threads; 0 is one per core."""
+    import torch
+
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+
+
+@dataclass(slots=True)
+class Session:
+    """Everything that turns requests into scored groups. Close it, or use ``with``.
+
+    ``label`` and ``identity`` name what is loaded (see ``evaluation.sessions.EvalSession``).
+    """
+
+    recipe: Recipe
+    label: str
+    model: LoadedModel
+    chat: ChatFormat
+    engine: EmbeddedEngine
+    domains: Mapping[str, Domain]
+    domain_settings: Mapping[str, DomainSettings]
+    scoring: Scoring
+    runner: RolloutRunner
+    identity: JSON = None
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+
+    def run_requests(self, requests: Sequence[TaskRequest]) -> Iterable[Group]:
+        return self.runner.run_requests(requests)
+
+    def with_prompt(self, prepare: PreparePrompt, label: str) -> Session:
+        """Return a view of this session that words its prompts differently (shares the rest)."""
+        from dataclasses import replace
+
+        from educe.rollout.runner import RolloutRunner
+
+        runner = RolloutRunner(
+            self.engine,
+            self.chat,
+            self.domains,
+            self.scoring,
+            seed=self.runner.seed,
+            context_length=self.runner.context_length,
+            prepare=prepare,
+            max_open=self.runner.max_open,
+            check=self.runner.check,
+        )
+        return replace(self, runner=runner, label=label, identity=[self.identity, label])
+
+    def close(self) -> None:
+        self.scoring.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def build_session(
+    recipe: Recipe,
+    *,
+    model_name: str | None = None,
+    label: str = "",
+    trainable: bool = False,
+    domains: tuple[Mapping[str, DomainSettings], Mapping[str, Domain]] | None = None,
+    wrap_scoring: Callable[[Scoring], Scoring] = lambda scoring: scoring,
+    check: Callable[[], None] = lambda: None,
+    announce: Announce = print,
+) -> Session:
+    """Load a model and put an engine, domains and scorers around it.
+
+    Args:
+        model_name: replaces the recipe's model.
+        trainable: add the recipe's adapters and gradient checkpointing.
+        domains: settings and domains, when they are loaded already.
+        wrap_scoring: e.g. a journal around the scorers.
+        check: see ``RolloutRunner``.
+    """
+    import torch
+
+    from educe.engines.embedded import EmbeddedEngine
+    from educe.models.load import chat_format, load
+    from educe.rollout.runner import RolloutRunner
+    from educe.rollout.scoring import ScoringPool
+
+    set_threads(recipe.run.threads)
+    settings = recipe.model
+    name = model_name or settings.name
+    model = load(
+        name,
+        dtype=settings.dtype,
+        device=settings.device,
+        allow_hub=settings.allow_hub,
+        lora={**settings.lora.model_dump(), "seed": recipe.run.seed} if trainable else None,
+        announce=announce,
+    )
+    if trainable and settings.gradient_checkpointing:
+        model.causal.gradient_checkpointing_enable()
+        model.causal.train()
+    chat = chat_format(
+        model, system_prompt=settings.system_prompt, template_path=settings.chat_template
+    )
+    exact = recipe.run.mode == "exact"
+    dtype = None if recipe.engine.dtype == "auto" else getattr(torch, recipe.engine.dtype)
+    engine = EmbeddedEngine(
+        model,
+        stop_token_ids=chat.stop_token_ids,
+        decode=chat.decode,
+        max_rows=recipe.engine.max_rows,
+        exact=exact,
+        prefill_tokens=recipe.engine.prefill_tokens,
+        dtype=dtype,
+    )
+    own_settings, own_domains = domains or resolved_domains(recipe)
+    scoring = wrap_scoring(
+        ScoringPool(
+            dict(own_settings),
+            num_workers=recipe.rl.score_workers,
+            timeout_s=recipe.rl.score_timeout_s,
+        )
+    )
+    runner = RolloutRunner(
+        engine,
+        chat,
+        own_domains,
+        scoring,
+        seed=recipe.run.seed,
+        context_length=settings.context_length or model.context_length,
+        max_open=4 * recipe.engine.max_rows,
+        check=check,
+    )
+    return Session(
+        recipe,
+        label or Path(name).name,
+        model,
+        chat,
+        engine,
+        own_domains,
+        own_settings,
+        scoring,
+        runner,
+        identity=[weights_digest(model), chat.template, chat.system_prompt, recipe.run.seed],
+        limits=eval_limits(recipe, own_settings),
+    )
+
+
+def weights_digest(model: Any) -> str:
+    """Return a digest of a sample of every tensor, to tell models apart."""
+    digest = hashlib.blake2b(digest_size=12)
+    for name, tensor in sorted(model.causal.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        stride = max(1, flat.numel() // 64)
+        digest.update(name.encode())
+        digest.update(flat[::stride].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def model_of(name: str, out: str = "runs") -> tuple[str, str]:
+    """Return (model name or folder, label) of a model, a run folder or a run's name.
+
+    Raises:
+        EduceError: for a run that has no finished weights yet.
+    """
+    for folder in (Path(name), Path(out) / name):
+        if (folder / "models").is_dir() or (folder / "run.json").exists():
+            return str(result_folder(folder)), folder.name
+    return name, Path(name).name
+
+
+def result_folder(run: Path) -> Path:
+    """Return the newest stage's saved model of a run."""
+    folders = sorted(
+        (f for f in (run / "models").glob("*") if (f / "config.json").exists()),
+        key=lambda f: (f / "config.json").stat().st_mtime_ns,
+    )
+    if not folders:
+        raise EduceError(
+            f"{run} has no finished stage yet, so there are no weights to load; "
+            "let it finish, or continue it with --resume"
+        )
+    return folders[-1]
+
+
+def open_session(model: str, recipe: str | Path | LoadedRecipe | Recipe, **options: Any) -> Session:
+    """Return a session of a model (name, folder or run) over a recipe's domains."""
+    if isinstance(recipe, (str, Path)):
+        recipe = load_recipe(str(recipe))
+    plain = recipe.recipe if isinstance(recipe, LoadedRecipe) else recipe
+    name, label = model_of(model, plain.run.out)
+    return build_session(plain, model_name=name, label=label, **options)
