@@ -146,6 +146,30 @@ def test_samples_without_token_texts_show_their_ids(educe: Any) -> None:
     assert "6:-0.50 7:-0.25" in text
 
 
+def test_ids_are_decoded_by_the_tokenizer_that_the_run_saved(educe: Any, runs: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    folder = runs / "first" / "models" / "rl"
+    folder.mkdir(parents=True)
+    words = {"what": 1, "is": 2, "this": 3, "[it]": 6, "yes": 7, "<end>": 8, "and": 9, "?": 0}
+    Tokenizer(WordLevel(words, unk_token="?")).save(str(folder / "tokenizer.json"))
+    text = educe("samples", "first", "--tokens", "--verdict", "wrong")
+    assert "  whatisthis⟦[it]yes⟧\n  5 tokens, 2 trained\n" in text
+
+
+def test_turns_are_one_sequence_unless_the_past_was_rewritten() -> None:
+    from educe.observability.token_record import id_sequences
+
+    def turn(context: list[int], completion: list[int]) -> dict[str, list[int]]:
+        return {"context_token_ids": context, "completion_token_ids": completion}
+
+    grown = id_sequences({"turns": [turn([1], [2]), turn([1, 2, 3], [4])]})
+    assert grown == [[(1, False), (2, True), (3, False), (4, True)]]
+    cut = id_sequences({"turns": [turn([1], [2, 9]), turn([1, 2, 3], [4])]})
+    assert [len(sequence) for sequence in cut] == [3, 4]
+
+
 def test_tokens_are_coloured_by_the_mask_on_a_terminal() -> None:
     from rich.console import Console
 

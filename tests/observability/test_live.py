@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
 import re
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -35,9 +37,9 @@ class Clock:
 
 def feed(view: LiveView, clock: Clock, num_steps: int, num_domains: int = 2) -> None:
     view.record_event("stage_start", {"stage": "rl", "steps": 40})
-    for step in range(1, num_steps + 1):
+    for step in range(num_steps):
         clock.now += 2.0
-        values = {"rl/reward": step / 40, "rl/kl_k1": 0.001, "other/unknown": 1.0}
+        values = {"rl/reward": (step + 1) / 40, "rl/kl_k1": 0.001, "other/unknown": 1.0}
         for i in range(num_domains):
             values[f"domain/rg/fam{i}/score"] = 0.1 + i * step / 1000
             values[f"domain/rg/fam{i}/unscored"] = 0.25 if i == 1 else 0.0
@@ -52,8 +54,8 @@ def test_plain_lines_hold_no_control_codes() -> None:
         view.record_event("alarm", {"kind": "kl_blow_up", "step": 3, "cause": "\x1b[31mfar\n away"})
     lines = stream.getvalue().splitlines()
     assert lines[0] == "stage_start: stage rl, steps 40"
-    assert lines[1] == "rl 1/40  reward 0.025  kl_k1 0.001"
-    assert lines[3] == "rl 3/40  reward 0.075  kl_k1 0.001  1 min 14 s left"
+    assert lines[1] == "rl step 0 (1/40)  reward 0.025  kl_k1 0.001"
+    assert lines[3] == "rl step 2 (3/40)  reward 0.075  kl_k1 0.001  1 min 14 s left"
     assert lines[4] == "checkpoint: step 3"
     assert lines[5].startswith("ALARM kl_blow_up at step 3: ")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", stream.getvalue())
@@ -82,10 +84,10 @@ def test_the_panel_shows_stage_time_left_curves_domains_and_alarms() -> None:
         "alarm", {"kind": "unscored", "step": 20, "domain": "rg/fam1", "cause": "why"}
     )
     text = panel(view)
-    assert "step 20/40  40 s, 40 s left" in text
+    assert "20 of 40 steps  40 s, 40 s left" in text
     assert re.search(r"reward +0\.500 +▁", text)
     assert re.search(r"rg/fam0 +0\.100 +[+-]0\.000 +0\.0%", text)
-    assert re.search(r"rg/fam1 +0\.118 +\+0\.015 +25\.0%", text)
+    assert re.search(r"rg/fam1 +0\.117 +\+0\.015 +25\.0%", text)
     assert "ALARM unscored rg/fam1 at step 20: why" in text
 
 
@@ -110,32 +112,50 @@ def test_a_new_stage_starts_over() -> None:
     clock = Clock()
     view = LiveView(io.StringIO(), clock=clock)
     feed(view, clock, 5)
-    view.record_metrics(MetricRow("eval", 1, {"domain/x/score": 0.5}))
+    view.record_metrics(MetricRow("eval", 0, {"domain/x/score": 0.5}))
     text = panel(view)
-    assert "educe · eval" in text and "step 1 " in text and "reward" not in text
+    assert "educe · eval" in text and "1 steps " in text and "reward" not in text
+
+
+class Terminal:
+    """A pseudo-terminal with somebody who reads it, as a terminal's writer expects."""
+
+    def __enter__(self) -> Terminal:
+        self._ours, theirs = pty.openpty()
+        self.stream = os.fdopen(theirs, "w", encoding="utf-8")
+        self._read: list[bytes] = []
+        self._reader = threading.Thread(target=self._drain)
+        self._reader.start()
+        return self
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError):  # EIO is how a pseudo-terminal ends
+            while data := os.read(self._ours, 1 << 16):
+                self._read.append(data)
+
+    def __exit__(self, *exception: object) -> None:
+        self.stream.close()
+        self._reader.join()
+        os.close(self._ours)
+        self.shown = b"".join(self._read).decode()
 
 
 def test_a_real_terminal_gets_a_panel_and_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        view = LiveView(stream)
+    with Terminal() as terminal:
+        view = LiveView(terminal.stream)
         feed(view, Clock(), 2)
         view.close()
         view.close()
-        shown = os.read(ours, 1 << 16).decode()
-    os.close(ours)
-    assert "rg/fam1" in shown and "\x1b[?25l" in shown
-    assert shown.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert "rg/fam1" in terminal.shown and "\x1b[?25l" in terminal.shown
+    assert terminal.shown.rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        LiveView(stream).record_event("note", {"x": 1})
-        assert os.read(ours, 1 << 16) == b"note: x 1\r\n"
-    os.close(ours)
+    with Terminal() as terminal:
+        LiveView(terminal.stream).record_event("note", {"x": 1})
+    assert terminal.shown == "note: x 1\r\n"
 
 
 def test_the_view_is_a_guest_of_the_tee(tmp_path: Path) -> None:
@@ -144,7 +164,7 @@ def test_the_view_is_a_guest_of_the_tee(tmp_path: Path) -> None:
     tee.record_metrics(MetricRow("rl", 1, {"rl/reward": 0.5}))
     tee.record_sample("rl", 1, {"domain": "d"})
     tee.close()
-    assert stream.getvalue() == "rl 1  reward 0.500\n"
+    assert stream.getvalue() == "rl step 1  reward 0.500\n"
     assert store.counts()["samples"] == 1
     store.close()
 

@@ -18,6 +18,7 @@ from educe.core.protocols import MetricRow, Recorder
 from educe.core.types import Fault, Message, Score, StopReason, Turn
 from educe.observability import sinks
 from educe.observability.exporters import export_csv, export_tensorboard
+from educe.observability.recording import recording
 from educe.observability.run_store import RunStore
 from educe.observability.sinks import check_sinks, open_sinks
 from educe.observability.tee import TeeRecorder
@@ -235,6 +236,40 @@ def test_a_failing_guest_is_dropped_and_the_run_goes_on(store: RunStore) -> None
     assert [r.step for r in store.metrics()] == [1, 2, 3]
     (event,) = store.events("sink_failed")
     assert event.payload == {"sink": "Broken", "error": "ConnectionError: service down"}
+
+
+def test_a_look_at_the_goal_becomes_metrics_of_its_step(store: RunStore) -> None:
+    tee = TeeRecorder(store)
+    tee.record_metrics(MetricRow("rl", 9, {"rl/reward": 0.5}))
+    tee.record_event("goal", {"stage": "rl", "step": 10, "scores": {"a/b": 0.25, "c": 0.75}})
+    tee.record_event("goal", {"stage": "rl", "step": 20, "scores": {}})
+    (row,) = store.metrics()
+    assert row.step == 9 and row.values == {
+        "rl/reward": 0.5,
+        "rl/screen_score": 0.5,
+        "domain/a/b/screen_score": 0.25,
+        "domain/c/screen_score": 0.75,
+    }
+
+
+def test_recording_puts_everything_together_and_tells_the_outcome(tmp_path: Path) -> None:
+    out = io.StringIO()
+    store = RunStore.create(tmp_path / "run", {})
+    with pytest.raises(KeyError), recording(store, stream=out) as recorder:
+        recorder.record_metrics(MetricRow("rl", 0, {"rl/reward": 0.5, "rl/mismatch": 0.5}))
+        raise KeyError("boom")
+    again = RunStore.open(store.folder)
+    assert again.info().status == "failed"
+    assert [e.payload["kind"] for e in again.events("alarm")] == ["engine_mismatch"]
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "rl step 0  reward 0.500  mismatch 0.500"
+    assert lines[1].startswith("ALARM engine_mismatch at step 0: engine and trainer differ by 0.5")
+
+
+def test_recording_starts_nothing_with_a_wrong_sink(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path / "run", {})
+    with pytest.raises(RecipeError, match="wandbb"), recording(store, sinks=["wandbb"]):
+        pytest.fail("must not start")
 
 
 def test_the_stores_own_errors_reach_the_loop(store: RunStore) -> None:

@@ -24,6 +24,7 @@ from educe.observability.terminal_text import (
     printable,
     sparkline,
 )
+from educe.observability.token_record import Decode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -147,17 +148,17 @@ def _describe(folder: Path) -> dict[str, JSON]:
     """Return a run's line; one that cannot be read does not hide the others."""
     try:
         store = RunStore.open(folder)
-        described = _info_json(store.info())
+        info = store.info()
+        headline = {}
+        for stage, step in info.last_steps.items():
+            (row,) = store.metrics(stage, after_step=step - 1)
+            names = (f"{stage}/{name}" for name in ("score", "reward", "loss"))
+            shown = next((name for name in names if name in row.values), None)
+            if shown is not None:
+                headline[shown] = row.values[shown]
     except EduceError as error:
         return {"name": folder.name, "folder": str(folder), "error": str(error)}
-    headline = {}
-    for stage in store.stages():
-        for name in ("score", "reward", "loss"):
-            series = store.series(f"{stage}/{name}", stage)
-            if series:
-                headline[f"{stage}/{name}"] = series[-1][1]
-                break
-    return {**described, "headline": headline}
+    return {**_info_json(info), "headline": headline}
 
 
 def _info_json(info: RunInfo) -> dict[str, JSON]:
@@ -270,13 +271,28 @@ def show_samples(arguments: argparse.Namespace) -> int:
 
     console = _console()
     has_colour = console.color_system is not None
+    decode = token_decoder(store) if arguments.tokens else None
     for sample in found:
-        console.print(
-            sample_text(sample, by_token=arguments.tokens, has_colour=has_colour),
-            soft_wrap=True,
-            end="",
-        )
+        text = sample_text(sample, by_token=arguments.tokens, has_colour=has_colour, decode=decode)
+        console.print(text, soft_wrap=True, end="")
     return 0
+
+
+def token_decoder(store: RunStore) -> Decode | None:
+    """Return the text of a token id by the run's own tokenizer; None when none is at hand."""
+    from educe.models.packaged_weights import PACKAGED, packaged_folder
+
+    name = str(store.recipe.get("model", {}).get("name", ""))
+    folders = [path.parent for path in sorted(store.folder.glob("models/*/tokenizer.json"))]
+    folders += [Path(name)] if name else []
+    folders += [packaged_folder(name)] if name in PACKAGED else []
+    for folder in folders:
+        if (folder / "tokenizer.json").is_file():
+            from tokenizers import Tokenizer
+
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return lambda token_id: str(tokenizer.decode([token_id], skip_special_tokens=False))
+    return None
 
 
 def plot_run(arguments: argparse.Namespace) -> int:
@@ -291,7 +307,8 @@ def plot_run(arguments: argparse.Namespace) -> int:
     if arguments.html or is_both:
         from educe.observability.run_page import write_page
 
-        written["html"] = str(write_page(store, folder / "run.html"))
+        page = write_page(store, folder / "run.html", decode=token_decoder(store))
+        written["html"] = str(page)
     return _report_files(arguments, written)
 
 

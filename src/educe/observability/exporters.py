@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from educe.core.types import JSON
+from educe.observability.event_metrics import evaluation_row
 from educe.observability.run_store import RunStore, StoredSample
-from educe.observability.sinks import TensorBoardSink, evaluation_row
+from educe.observability.sinks import TensorBoardSink
 
 _SAMPLE_COLUMNS = (
     "stage",

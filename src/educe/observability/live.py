@@ -40,7 +40,7 @@ class LiveView:
     """A Recorder that shows; combine it with the run store by ``TeeRecorder``.
 
     A ``stage_start`` event with ``{"stage": …, "steps": N}`` (and ``minutes`` for a time budget)
-    sets the progress bar.
+    sets the progress bar. Steps count from 0, so after step 7 eight are done.
 
     Args:
         stream: where to write; stdout by default.
@@ -140,7 +140,7 @@ class ViewState:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.stage = ""
-        self.step = 0
+        self.step = -1  # steps count from 0
         self.alarms: deque[str] = deque(maxlen=4)
         self.notes: deque[str] = deque(maxlen=4)
         self._history = History(capacity=200)
@@ -154,7 +154,7 @@ class ViewState:
             self._begin_stage(row.stage, 0, 0.0)
         now = self._clock()
         if row.step > self.step:
-            if self.step:
+            if self.step >= 0:
                 self._durations.append((now - self._last_row) / (row.step - self.step))
             self.step, self._last_row = row.step, now
         self._history.add(row)
@@ -169,7 +169,7 @@ class ViewState:
             self.notes.append(describe_event(kind, payload))
 
     def _begin_stage(self, stage: str, steps: int, budget_s: float) -> None:
-        self.stage, self.step, self._steps, self._budget_s = stage, 0, steps, budget_s
+        self.stage, self.step, self._steps, self._budget_s = stage, -1, steps, budget_s
         self._began = self._last_row = self._clock()
         self._durations.clear()
 
@@ -178,7 +178,7 @@ class ViewState:
         estimates = []
         if self._steps and self._durations:
             waited = self._clock() - self._last_row
-            remaining = (self._steps - self.step) * median(self._durations)
+            remaining = (self._steps - self.step - 1) * median(self._durations)
             estimates.append(max(0.0, remaining - waited) if remaining else 0.0)
         if self._budget_s:
             estimates.append(max(0.0, self._budget_s - (self._clock() - self._began)))
@@ -187,14 +187,14 @@ class ViewState:
     def fraction_done(self) -> float | None:
         parts = []
         if self._steps:
-            parts.append(self.step / self._steps)
+            parts.append((self.step + 1) / self._steps)
         if self._budget_s:
             parts.append((self._clock() - self._began) / self._budget_s)
         return min(1.0, max(parts)) if parts else None
 
     def progress_text(self) -> str:
-        of = f"/{self._steps}" if self._steps else ""
-        text = f"step {self.step}{of}  {format_duration(self._clock() - self._began)}"
+        of = f" of {self._steps}" if self._steps else ""
+        text = f"{self.step + 1}{of} steps  {format_duration(self._clock() - self._began)}"
         left = self.seconds_left()
         return text if left is None else f"{text}, {format_duration(left)} left"
 
@@ -219,10 +219,10 @@ class ViewState:
             for name in HEADLINES
             if (full := f"{row.stage}/{name}") in row.values
         ]
-        of = f"/{self._steps}" if self._steps else ""
+        of = f" ({row.step + 1}/{self._steps})" if self._steps else ""
         left = self.seconds_left()
         tail = [] if left is None else [f"{format_duration(left)} left"]
-        return "  ".join([f"{row.stage} {row.step}{of}", *values, *tail])
+        return "  ".join([f"{row.stage} step {row.step}{of}", *values, *tail])
 
     def overall_lines(self, *, ascii_only: bool) -> list[str]:
         lines = []

@@ -12,11 +12,14 @@ DOMAIN_PREFIX = "domain/"
 # name after the stage: what it is. Shares are in [0, 1].
 OVERALL = {
     "loss": "loss of the update",
+    "token_loss": "mean loss of trained tokens",
     "reward": "mean reward of scored samples (composed, normalised)",
     "score": "mean score of scored samples, chance-corrected",
     "screen_score": "mean score on screen tasks (never trained on)",
     "kl_k1": "KL to the reference, k1 estimator, nats a token",
     "kl_k3": "KL to the reference, k3 estimator, nats a token",
+    "update_k1": "KL of the update itself (policy to proximal), k1, nats a token",
+    "update_k3": "KL of the update itself, k3, nats a token",
     "entropy": "policy entropy, nats a token",
     "clip_low": "share of tokens clipped from below",
     "clip_high": "share of tokens clipped from above",
@@ -38,6 +41,7 @@ HEADLINES = (
     "score",
     "screen_score",
     "loss",
+    "token_loss",
     "kl_k1",
     "kl_k3",
     "entropy",

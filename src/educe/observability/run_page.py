@@ -25,16 +25,20 @@ from educe.observability.plots import Curve, alarm_marks, domain_curves, overall
 from educe.observability.run_store import RunStore, SampleFilter, StoredEvent, StoredSample
 from educe.observability.svg import curve_svg
 from educe.observability.terminal_text import format_number, printable
+from educe.observability.token_record import Decode, marked_sequences
 
 _MAX_TEXT = 4000
 _TEMPLATE = Path(__file__).with_name("run_page.html")
 
 
-def write_page(store: RunStore, path: str | Path, *, max_samples: int = 200) -> Path:
+def write_page(
+    store: RunStore, path: str | Path, *, max_samples: int = 200, decode: Decode | None = None
+) -> Path:
     """Write the page of a run and return its path.
 
     Args:
         max_samples: newest samples that are put in the page.
+        decode: text of a token id, for samples that hold ids only.
     """
     history = History(store.metrics())
     evaluations = store.events("eval")
@@ -55,7 +59,7 @@ def write_page(store: RunStore, path: str | Path, *, max_samples: int = 200) -> 
         "evaluation": _evaluation(compare_domains(evaluations)),
         "answers": _answers(compare_answers(evaluations)),
         "alarms": _alarms(store.events("alarm")),
-        "samples": _samples(samples),
+        "samples": _samples(samples, decode),
         "recipe": _text(json.dumps(store.recipe, indent=2, ensure_ascii=False)),
     }
     page = _TEMPLATE.read_text(encoding="utf-8")
@@ -144,8 +148,8 @@ def _alarms(events: Iterable[StoredEvent]) -> str:
     return f"<table>{head}{body}</table>"
 
 
-def _samples(samples: Iterable[StoredSample]) -> str:
-    body = "".join(_sample(sample) for sample in samples)
+def _samples(samples: Iterable[StoredSample], decode: Decode | None) -> str:
+    body = "".join(_sample(sample, decode) for sample in samples)
     if not body:
         return _none("No samples were recorded.")
     head = "<tr><th>stage</th><th>step</th><th>domain</th><th>verdict</th><th>score</th>"
@@ -155,7 +159,7 @@ def _samples(samples: Iterable[StoredSample]) -> str:
     )
 
 
-def _sample(sample: StoredSample) -> str:
+def _sample(sample: StoredSample, decode: Decode | None) -> str:
     body = sample.body
     score = body.get("score") or {}
     value = score.get("value")
@@ -177,17 +181,18 @@ def _sample(sample: StoredSample) -> str:
         f'<tr data-domain="{_text(domain)}" data-verdict="{_text(verdict)}"><td>'
         f"{_text(sample.stage)}</td><td>{sample.step}</td><td>{_text(domain)}</td>"
         f'<td class="{_text(verdict)}">{_text(verdict)}</td>{cells}<td><details><summary>'
-        f"{_text(last, 80)}</summary>{reason}{transcript}{_tokens(body)}</details></td></tr>"
+        f"{_text(last, 80)}</summary>{reason}{transcript}{_tokens(body, decode)}"
+        "</details></td></tr>"
     )
 
 
-def _tokens(body: Mapping[str, JSON]) -> str:
-    """Return the tokens, trained ones marked, when the sample carries tokens and mask."""
-    tokens, mask = body.get("tokens"), body.get("mask")
-    if not tokens or not mask or len(tokens) != len(mask):
-        return ""
-    spans = "".join(
-        f'<span class="{"trained" if trained else "context"}">{_text(token, 200)}</span>'
-        for token, trained in zip(tokens, mask, strict=True)
-    )
-    return f'<pre class="tokens">{spans}</pre>'
+def _tokens(body: Mapping[str, JSON], decode: Decode | None) -> str:
+    """Return the tokens, trained ones marked, when their texts are known."""
+    shown = []
+    for sequence in marked_sequences(body, decode):
+        spans = "".join(
+            f'<span class="{"trained" if trained else "context"}">{_text(token, 200)}</span>'
+            for token, trained in sequence
+        )
+        shown.append(f'<pre class="tokens">{spans}</pre>')
+    return "".join(shown)

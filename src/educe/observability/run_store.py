@@ -12,11 +12,9 @@ index up to date first. Other parts keep their files (checkpoints, reports) in t
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import json
 import os
-import re
 import threading
 import time
 import uuid
@@ -373,21 +371,16 @@ class RunStore:
         direction = "DESC" if wanted.newest_first else "ASC"
         source = live("samples", "JOIN segments s ON s.id = r.segment")
         stage_order = "(SELECT min(g.first_time) FROM stages g WHERE g.stage = r.stage)"
+        limit = -1 if wanted.limit is None else max(0, wanted.limit)
         found = self._index.query(
-            f"SELECT r.stage, r.step, r.attempt, s.name, r.begin, r.finish, r.domain FROM {source}"
-            f"{where} ORDER BY {stage_order} {direction}, r.step {direction}, r.time, r.number",
+            f"SELECT r.stage, r.step, r.attempt, s.name, r.begin, r.finish FROM {source}"
+            f"{where} ORDER BY {stage_order} {direction}, r.step {direction}, r.time, r.number "
+            f"LIMIT {limit}",
             parameters,
         )
-        matches = re.compile(fnmatch.translate(wanted.domain or "*")).match
-        num_left = len(found) if wanted.limit is None else wanted.limit
-        for stage, step, attempt, segment, begin, finish, domain in found:
-            if num_left <= 0:
-                return
-            if domain != wanted.domain and not matches(domain):
-                continue
+        for stage, step, attempt, segment, begin, finish in found:
             record = read_record_at(self.folder / SEGMENT_FOLDER / segment, begin, finish)
             if record is not None:
-                num_left -= 1
                 yield StoredSample(stage, step, attempt, record["sample"])
 
     def events(self, kind: str = "") -> list[StoredEvent]:
@@ -437,6 +430,9 @@ def _read_description(folder: Path) -> dict[str, JSON]:
 def _sample_conditions(wanted: SampleFilter) -> tuple[str, list[Any]]:
     conditions: list[str] = []
     parameters: list[Any] = []
+    if wanted.domain:
+        conditions.append(" AND (r.domain = ? OR r.domain GLOB ?)")
+        parameters += [wanted.domain, wanted.domain]
     for clause, value in (
         ("r.verdict = ?", wanted.verdict or None),
         ("r.split = ?", wanted.split or None),

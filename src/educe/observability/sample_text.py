@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from educe.core.types import JSON
 from educe.observability.run_store import StoredSample
 from educe.observability.terminal_text import format_number, printable
+from educe.observability.token_record import Decode, marked_sequences
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,18 +24,21 @@ _VERDICT_STYLES = {
 _ROLE_STYLES = {"assistant": "green", "system": "dim", "user": "cyan", "tool": "yellow"}
 
 
-def sample_text(sample: StoredSample, *, by_token: bool, has_colour: bool) -> Text:
+def sample_text(
+    sample: StoredSample, *, by_token: bool, has_colour: bool, decode: Decode | None = None
+) -> Text:
     """Return one sample, several lines.
 
     Args:
         by_token: show the token record instead of the messages.
         has_colour: without colours, trained tokens stand between ⟦ and ⟧.
+        decode: text of a token id, for samples that hold ids only.
     """
     from rich.text import Text
 
     text = _head(sample)
     if by_token:
-        text.append_text(_tokens(sample.body, has_colour))
+        text.append_text(_tokens(sample.body, has_colour, decode))
     else:
         for message in sample.body.get("messages") or []:
             role = str(message.get("role", "?"))
@@ -79,30 +83,30 @@ def _indented(content: str) -> str:
     return printable(content).replace("\n", "\n    ")
 
 
-def _tokens(body: Mapping[str, JSON], has_colour: bool) -> Text:
+def _tokens(body: Mapping[str, JSON], has_colour: bool, decode: Decode | None) -> Text:
     from rich.text import Text
 
-    tokens, mask = body.get("tokens"), body.get("mask")
-    if not tokens:
+    sequences = marked_sequences(body, decode)
+    if not sequences:
         return _turns(body)
-    if not mask or len(mask) != len(tokens):
-        return Text(f"  {len(tokens)} tokens, mask of {len(mask or [])}: cannot be coloured\n")
-    text = Text("  ")
-    is_open = False
-    for token, trained in zip(tokens, mask, strict=True):
-        if not has_colour and bool(trained) != is_open:
-            text.append("⟦" if trained else "⟧")
-            is_open = bool(trained)
-        shown = printable(str(token)).replace("\n", "\\n\n    ")
-        text.append(shown, style="black on green" if trained else "dim")
-    text.append("⟧\n" if is_open else "\n")
-    num_trained = sum(bool(m) for m in mask)
-    text.append(f"  {len(tokens)} tokens, {num_trained} trained\n", style="dim")
+    text = Text()
+    for sequence in sequences:
+        text.append("  ")
+        is_open = False
+        for token, trained in sequence:
+            if not has_colour and trained != is_open:
+                text.append("⟦" if trained else "⟧")
+                is_open = trained
+            shown = printable(token).replace("\n", "\\n\n    ")
+            text.append(shown, style="black on green" if trained else "dim")
+        text.append("⟧\n" if is_open else "\n")
+        num_trained = sum(trained for _, trained in sequence)
+        text.append(f"  {len(sequence)} tokens, {num_trained} trained\n", style="dim")
     return text
 
 
 def _turns(body: Mapping[str, JSON]) -> Text:
-    """Token ids with their log-probabilities, for samples recorded without token strings."""
+    """Token ids with their log-probabilities, where no tokenizer is at hand."""
     from rich.text import Text
 
     text = Text()

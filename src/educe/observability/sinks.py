@@ -25,8 +25,7 @@ from typing import Any
 from educe.core.errors import InfrastructureError, MissingExtraError, RecipeError, did_you_mean
 from educe.core.protocols import MetricRow, Recorder
 from educe.core.types import JSON
-from educe.observability.comparisons import domain_scores
-from educe.observability.metric_names import domain_metric
+from educe.observability.event_metrics import evaluation_row
 from educe.observability.recipe_diff import flatten
 from educe.observability.run_store import RunStore
 
@@ -48,13 +47,6 @@ def tag(stage: str, name: str) -> str:
 
 def tagged_values(row: MetricRow) -> dict[str, float]:
     return {tag(row.stage, name): float(value) for name, value in row.values.items()}
-
-
-def evaluation_row(payload: Mapping[str, JSON]) -> MetricRow | None:
-    """Return the per-domain scores of an ``eval`` event as metrics; None when it has none."""
-    scores = domain_scores(payload)
-    values = {domain_metric(d, "score"): s for d, s in scores.items() if s is not None}
-    return MetricRow("eval", int(payload.get("step") or 0), values) if values else None
 
 
 class TensorBoardSink:

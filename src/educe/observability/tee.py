@@ -14,6 +14,7 @@ from typing import Any
 from educe.core.protocols import MetricRow, Recorder
 from educe.core.types import JSON
 from educe.observability.alarms import AlarmWatch
+from educe.observability.event_metrics import goal_row
 
 _log = logging.getLogger("educe")
 
@@ -45,6 +46,9 @@ class TeeRecorder:
     def record_event(self, kind: str, payload: Mapping[str, JSON]) -> None:
         self._primary.record_event(kind, payload)
         self._tell_guests(lambda guest: guest.record_event(kind, payload))
+        looked = goal_row(payload) if kind == "goal" else None
+        if looked is not None:  # so that screen scores can be drawn and watched
+            self.record_metrics(looked)
 
     def close(self) -> None:
         """Close the guests, not the store (its owner does, with the run's outcome)."""
