@@ -6,6 +6,8 @@ import statistics as builtin_statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from educe.core.types import JSON
 from educe.evaluation.records import Counts, EvalResult, EvalRow, Outcome, item_scores
 from educe.evaluation.statistics import (
@@ -191,11 +193,14 @@ def _pass_curve(rows: Sequence[EvalRow]) -> dict[int, float]:
             scored.setdefault(row.index, []).append(row.outcome is Outcome.RIGHT)
     largest = max((len(v) for v in scored.values()), default=0)
     ks = sorted({1, largest} | {2**i for i in range(1, 20) if 2**i <= largest} - {0})
+    by_size: dict[int, list[int]] = {}
+    for votes in scored.values():
+        by_size.setdefault(len(votes), []).append(sum(votes))
     curve = {}
     for k in ks:
-        values = [float(pass_at_k(sum(v), len(v), k)) for v in scored.values() if len(v) >= k >= 1]
-        if values:
-            curve[k] = builtin_statistics.fmean(values)
+        parts = [pass_at_k(right, size, k) for size, right in by_size.items() if size >= k >= 1]
+        if parts:
+            curve[k] = float(np.concatenate(parts).mean())
     return curve
 
 

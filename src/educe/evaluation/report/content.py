@@ -70,7 +70,10 @@ def build_report(
             relevant_difference=relevant_difference,
             rule=rule,
         )
-    summary = summarise(after, level=level, rule=rule)
+    if comparison is not None and len(comparison.after.domains) == len(after.domains):
+        summary = comparison.after
+    else:
+        summary = summarise(after, level=level, rule=rule)
     after_domains = multi_turn_domains(after)
     both = [] if before is None else sorted(set(after_domains) & set(multi_turn_domains(before)))
     return Report(
