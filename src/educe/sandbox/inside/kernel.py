@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 import struct
 
 CLONE_VM = 0x100
@@ -32,7 +31,7 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_RECURSIVE = 0x8000
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
 
-MACHINE = {"x86_64": 0, "aarch64": 1}.get(platform.machine(), -1)
+MACHINE = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine, -1)
 # name: (x86-64, arm64); None where the architecture never had it.
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "capset": (126, 91),
@@ -63,7 +62,7 @@ def number(name: str) -> int:
     """
     value = NUMBERS[name][MACHINE] if MACHINE >= 0 else None
     if value is None:
-        raise OSError(38, f"no system call {name} on {platform.machine()}")
+        raise OSError(38, f"no system call {name} on {os.uname().machine}")
     return value
 
 
@@ -163,22 +162,20 @@ def open_beneath(folder_fd: int, path: str, flags: int) -> int:
 def fork(flags: int, exit_signal: int = 0) -> tuple[int, int]:
     """Fork into new namespaces; return (pid, pidfd), (0, -1) in the child.
 
-    With ``exit_signal`` 0 the child is waited for with ``WALL`` and never reaped behind our back.
+    With ``exit_signal`` 0 the child is waited for with ``WALL``. Only for a single-threaded
+    interpreter: the interpreter's own after-fork work is left out on purpose. It re-creates locks
+    that no second thread can hold and runs hooks of ``threading`` and ``random``, which touch some
+    150 pages, a third of what a box costs; the runner seeds ``random`` itself.
     """
     pidfd = ctypes.c_int(-1)
     arguments = struct.pack(
         "<QQQQQQQQ", flags | CLONE_PIDFD, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0
     )
-    _locked.PyOS_BeforeFork()
     pid = int(_locked.syscall(ctypes.c_long(number("clone3")), arguments, len(arguments)))
-    if pid == 0:
-        _locked.PyOS_AfterFork_Child()
-        return 0, -1
-    code = ctypes.get_errno()
-    _locked.PyOS_AfterFork_Parent()
     if pid < 0:
+        code = ctypes.get_errno()
         raise OSError(code, f"clone3: {os.strerror(code)}")
-    return pid, pidfd.value
+    return pid, pidfd.value if pid else -1
 
 
 class IdleProcesses:

@@ -7,10 +7,11 @@ and a candidate that takes it over can only send values, exactly what returning 
 Frames on the result channel: ``<BIfI`` (kind, case index, cpu seconds, body length) and a body.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH109, PTH118, PTH120, PTH123, SIM115
+# ruff: noqa: PTH101, PTH103, PTH109, PTH120, PTH123, SIM115
 # (pathlib costs memory in every box; the standard streams stay open on purpose)
 from __future__ import annotations
 
+import atexit
 import base64
 import builtins
 import gc
@@ -23,6 +24,7 @@ import select
 import signal
 import struct
 import sys
+import threading
 import time
 import types
 from typing import Any, NoReturn
@@ -63,6 +65,13 @@ def _describe(error: BaseException) -> str:
         return type(error).__name__
 
 
+_CEILINGS = {
+    getattr(resource, name): resource.getrlimit(getattr(resource, name))[1]
+    for name in dir(resource)
+    if name.startswith("RLIMIT_")
+}
+
+
 def apply_rlimits(limits: dict[str, Any], *, address_space: bool, processes: bool) -> None:
     """Lower this process's limits for good; what children inherit."""
     cpu = max(1, int(limits["cpu_s"] + 0.999))
@@ -82,7 +91,7 @@ def apply_rlimits(limits: dict[str, Any], *, address_space: bool, processes: boo
     if processes:
         wanted.append((resource.RLIMIT_NPROC, limits["num_processes"], None))
     for name, soft, hard in wanted:
-        ceiling = resource.getrlimit(name)[1]
+        ceiling = _CEILINGS.get(name, resource.RLIM_INFINITY)
         hard = soft if hard is None else hard
         if ceiling != resource.RLIM_INFINITY:
             soft, hard = min(soft, ceiling), min(hard, ceiling)
@@ -111,19 +120,20 @@ def run_job(job: dict[str, Any], result_fd: int) -> NoReturn:
         with open(path, "wb") as file:
             file.write(content)
     if job["runtime"].startswith("python"):
-        _open_standard_streams()
         random.seed(job["seed"])
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             numpy.random.seed(job["seed"] & 0xFFFFFFFF)
-        os.environ.update(job["env"])
+        if job["env"]:
+            os.environ.update(job["env"])
         if job["entry_point"]:
             _run_calls(job, result_fd)
         _run_program(job, result_fd)
     _run_executable(job, result_fd)
 
 
-def _open_standard_streams() -> None:
+def open_standard_streams() -> None:
+    """Give the interpreter fresh, UTF-8 standard streams."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stderr = open(
@@ -135,12 +145,15 @@ def _open_standard_streams() -> None:
 
 def _load(job: dict[str, Any], name: str, path: str, result_fd: int) -> tuple[Any, Any]:
     """Return (code, module) of the source, or send a compile error and exit."""
-    source = job["source"]
-    path = os.path.join(os.getcwd(), path)
+    folder = os.getcwd()
+    path = f"{folder}/{path}"
     try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(source)
-        code = compile(source, path, "exec", dont_inherit=True)
+        source = job["source"].encode()
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        while source:
+            source = source[_write(fd, source) :]
+        os.close(fd)
+        code = compile(job["source"], path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         text = _describe(error)
         if isinstance(error, SyntaxError):
@@ -150,7 +163,7 @@ def _load(job: dict[str, Any], name: str, path: str, result_fd: int) -> tuple[An
     module = types.ModuleType(name)
     module.__dict__.update(__file__=path, __builtins__=builtins)
     sys.modules[name] = module
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, folder)
     return code, module
 
 
@@ -188,12 +201,9 @@ def _exit_status(code: object) -> int:
 def _finish(status: int) -> int:
     """Join threads, run exit handlers and flush, in the interpreter's order."""
     try:
-        threading = sys.modules.get("threading")
-        if threading is not None:
-            threading._shutdown()
-        atexit = sys.modules.get("atexit")
-        if atexit is not None:
-            atexit._run_exitfuncs()
+        if len(threading._active) > 1:  # type: ignore[attr-defined]
+            threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     except SystemExit as error:
         status = _exit_status(error.code)
     except BaseException:
@@ -432,6 +442,7 @@ def main() -> NoReturn:
         sys.path.append(path)
     for name in job["preload"]:
         __import__(name)
+    open_standard_streams()
     apply_rlimits(job["limits"], address_space=job["limit_address_space"], processes=False)
     run_job(job, result_fd)
 

@@ -20,7 +20,9 @@ _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_ABOVE, _JUMP_BITS, _RETURN = (
     0x45,
     0x06,
 )
+_JUMP = 0x05
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_EPERM = _ERRNO | errno.EPERM
 _ARCHITECTURES = (0xC000003E, 0xC00000B7)
 _NEWEST_KNOWN = 462  # mseal, Linux 6.10
 _SET_MODE_FILTER = 1
@@ -28,6 +30,7 @@ _AF_ALLOWED = (1, 2, 10)  # unix, inet, inet6: an empty network namespace is beh
 _NAMESPACE_FLAGS = 0x7E020080
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
+Instruction = tuple[int, int, int, int]
 Number = tuple[int | None, int | None]
 DENIED: dict[str, Number] = {
     "mount": (165, 40),
@@ -138,7 +141,21 @@ def build_filter(*, has_cgroup: bool, has_namespaces: bool, machine: int = kerne
         denied |= UNCOUNTED
     if not has_namespaces:
         denied |= GROUP_ESCAPES
-    code = [
+    refused = {pair[machine]: [(_RETURN, 0, 0, _EPERM)] for pair in denied.values()}
+    refused.pop(None, None)
+    bodies: dict[int, list[Instruction]] = {n: b for n, b in refused.items() if n is not None}
+    # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
+    bodies[_CLONE3[machine]] = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    refuse = (_RETURN, 0, 0, _EPERM)
+    bodies[_CLONE[machine]] = _argument(0, [(_JUMP_BITS, 0, 1, _NAMESPACE_FLAGS), refuse])
+    families = _AF_ALLOWED if has_namespaces else ()
+    checks = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
+    checks.append((_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
+    bodies[_SOCKET[machine]] = _argument(0, checks)
+    terminal = [(_JUMP_EQUAL, 1, 0, _TIOCSTI), (_JUMP_EQUAL, 0, 1, _TIOCLINUX), refuse]
+    bodies[_IOCTL[machine]] = _argument(1, terminal)
+    bodies[_PERSONALITY[machine]] = _argument(0, [(_JUMP_EQUAL, 1, 0, 0xFFFFFFFF), refuse])
+    code: list[Instruction] = [
         (_LOAD, 0, 0, 4),
         (_JUMP_EQUAL, 1, 0, _ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
@@ -148,38 +165,41 @@ def build_filter(*, has_cgroup: bool, has_namespaces: bool, machine: int = kerne
         # The x32 table hides the same calls behind other numbers.
         code += [(_JUMP_ABOVE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
     code += [(_JUMP_GREATER, 0, 1, _NEWEST_KNOWN), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    for pair in denied.values():
-        value = pair[machine]
-        if value is not None:
-            code += [(_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
-    # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
-    code += [(_JUMP_EQUAL, 0, 1, _CLONE3[machine]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    refuse = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
-    code += _when(_CLONE[machine], [(_JUMP_BITS, 0, 1, _NAMESPACE_FLAGS), refuse], 0)
-    families = _AF_ALLOWED if has_namespaces else ()
-    checks = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
-    checks.append((_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
-    code += _when(_SOCKET[machine], checks, 0)
-    terminal = [(_JUMP_EQUAL, 1, 0, _TIOCSTI), (_JUMP_EQUAL, 0, 1, _TIOCLINUX), refuse]
-    code += _when(_IOCTL[machine], terminal, 1)
-    code += _when(_PERSONALITY[machine], [(_JUMP_EQUAL, 1, 0, 0xFFFFFFFF), refuse], 0)
-    code.append((_RETURN, 0, 0, _ALLOW))
+    code += _search(sorted(bodies.items()))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
 
 
-def _when(
-    value: int, body: list[tuple[int, int, int, int]], argument: int
-) -> list[tuple[int, int, int, int]]:
-    """Return: if the call is ``value``, load its argument (low half), run the body, else skip.
+def _argument(position: int, body: list[Instruction]) -> list[Instruction]:
+    """Return: load the low half of an argument, run the body, allow when it falls through."""
+    return [(_LOAD, 0, 0, 16 + 8 * position), *body, (_RETURN, 0, 0, _ALLOW)]
 
-    A body that falls through allows the call: nothing after it looks at the number again.
+
+def _search(bodies: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
+    """Return a binary search for the number: the kernel walks the filter once for every system
+    call there is when it is installed, so a short path matters to each box.
     """
-    inner = [(_LOAD, 0, 0, 16 + 8 * argument), *body, (_RETURN, 0, 0, _ALLOW)]
-    return [(_JUMP_EQUAL, 0, len(inner), value), *inner]
+    if len(bodies) <= 2:
+        code: list[Instruction] = []
+        for value, body in bodies:
+            code += [(_JUMP_EQUAL, 0, len(body), value), *body]
+        return [*code, (_RETURN, 0, 0, _ALLOW)]
+    middle = len(bodies) // 2
+    low, high = _search(bodies[:middle]), _search(bodies[middle:])
+    if len(low) <= 255:
+        return [(_JUMP_ABOVE, len(low), 0, bodies[middle][0]), *low, *high]
+    # Too far for a conditional jump: hop over an unconditional one.
+    hop = (_JUMP, 0, 0, len(low))
+    return [(_JUMP_ABOVE, 0, 1, bodies[middle][0]), hop, *low, *high]
 
 
-def install(program: bytes) -> None:
-    """Install a filter for this process and all it starts; needs ``no_new_privs``."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
-    kernel.call("seccomp", _SET_MODE_FILTER, 0, header)
+class Filter:
+    """A program ready to be installed: everything is laid out before the fork."""
+
+    def __init__(self, program: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(program, len(program))
+        address = ctypes.addressof(self._buffer)
+        self._header = struct.pack("<HxxxxxxQ", len(program) // 8, address)
+
+    def install(self) -> None:
+        """Install it for this process and all it starts; needs ``no_new_privs``."""
+        kernel.call("seccomp", _SET_MODE_FILTER, 0, self._header)

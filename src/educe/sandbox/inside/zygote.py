@@ -118,9 +118,10 @@ class Zygote:
         self.mode: str = config["mode"]
         self.control = control
         self.has_namespaces = self.mode in ("root", "user")
-        self.program = seccomp.build_filter(
+        program = seccomp.build_filter(
             has_cgroup=config["has_cgroup"], has_namespaces=self.has_namespaces
         )
+        self.filter = seccomp.Filter(program)
         self.has_cgroup: bool = config["has_cgroup"]
         self.layers: frozenset[str] = frozenset(config["layers"])
         self.landlock = landlock.abi_version() if "landlock" in self.layers else 0
@@ -228,28 +229,26 @@ class Zygote:
 
     def _enter(self, order: tuple[Any, ...], fds: list[int]) -> NoReturn:
         """Prepare the box, wait for the job, run it. Never returns."""
-        control: socket.socket | None = None
         try:
-            control = self._prepare(order, fds)
-            control.send(b"R")
-            job = self._await_job(control)
+            self._prepare(order, fds)
+            os.write(_CONTROL_FD, b"R")
+            job = self._await_job()
         except BaseException as error:
-            try:
-                where = control.fileno() if control is not None else fds[0]
-                os.write(where, b"E" + f"{type(error).__name__}: {error}".encode())
-            finally:
-                os._exit(1)
+            text = b"E" + f"{type(error).__name__}: {error}".encode()
+            for fd in (_CONTROL_FD, fds[0]):
+                with contextlib.suppress(OSError):
+                    os.write(fd, text)
+            os._exit(1)
         try:
             runner.run_job(job, _RESULT_FD)
         finally:
             os._exit(1)
 
-    def _prepare(self, order: tuple[Any, ...], fds: list[int]) -> socket.socket:
+    def _prepare(self, order: tuple[Any, ...], fds: list[int]) -> None:
         _, disk_mb, num_inodes, loopback, uid, num_cgroups = order
         for fd in fds[4 : 4 + num_cgroups]:
             os.write(fd, b"0")
         ruleset = self._place_descriptors(fds, loopback)
-        control = socket.socket(fileno=_CONTROL_FD)
         if self.has_namespaces:
             owner = 0 if self.mode == "user" else uid
             self._mount(disk_mb, num_inodes, owner)
@@ -257,7 +256,7 @@ class Zygote:
                 _raise_loopback()
         else:
             os.setsid()
-            folder = control.recv(ORDER_BYTES).decode()
+            folder = os.read(_CONTROL_FD, ORDER_BYTES).decode()
             os.chdir(folder)
             if self.landlock:
                 ruleset = landlock.make_ruleset(
@@ -274,41 +273,41 @@ class Zygote:
                     allow_tcp=False,
                 )
         self._drop_privileges(uid)
+        if self.has_namespaces:
+            os.mkdir(WORK, 0o700)
+            os.mkdir("/box/job/tmp", 0o700)
+            os.mkdir("/box/job/shm", 0o700)
+            os.chdir(WORK)
         if ruleset >= 0:
             landlock.restrict(ruleset)
             os.close(ruleset)
         if "seccomp" in self.layers:
-            seccomp.install(self.program)
-        return control
+            self.filter.install()
 
     def _place_descriptors(self, fds: list[int], loopback: bool) -> int:
         """Put the box's five descriptors where they belong and close everything else.
 
         Returns the Landlock rule set's descriptor, or -1.
         """
+        # The zygote keeps 0 to 4 taken, so no descriptor of an order is in the way of another.
         control, out, err, result = fds[:4]
-        high = [os.dup(fd) for fd in (out, err, result, control)]
-        stdin = os.memfd_create("stdin", 0)
-        ruleset = os.dup(self.rulesets[bool(loopback)]) if self.rulesets else -1
-        os.dup2(stdin, 0)
-        for index, fd in enumerate(high):
-            os.dup2(fd, index + 1, inheritable=index < 2)
-        if ruleset >= 0:
-            os.dup2(ruleset, 5, inheritable=False)
-        kernel.close_from(6 if ruleset >= 0 else 5)
-        return 5 if ruleset >= 0 else -1
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.dup2(result, _RESULT_FD, inheritable=False)
+        os.dup2(control, _CONTROL_FD, inheritable=False)
+        if not self.rulesets:
+            kernel.close_from(5)
+            return -1
+        os.dup2(self.rulesets[bool(loopback)], 5, inheritable=False)
+        kernel.close_from(6)
+        return 5
 
     def _mount(self, disk_mb: int, num_inodes: int, owner: int) -> None:
         options = f"size={disk_mb}m,nr_inodes={num_inodes},mode=700,uid={owner},gid={owner}"
         flags = kernel.MS_NOSUID | kernel.MS_NODEV
         kernel.mount("tmpfs", JOB, "tmpfs", flags, options)
-        for name in ("work", "tmp", "shm"):
-            os.mkdir(f"{JOB}/{name}", 0o700)
-            if owner:
-                os.chown(f"{JOB}/{name}", owner, owner)
         flags |= kernel.MS_NOEXEC
         kernel.mount("proc", "/proc", "proc", flags, "subset=pid" if self.mode == "root" else "")
-        os.chdir(WORK)
 
     def _drop_privileges(self, uid: int) -> None:
         if self.mode == "root" and "privileges" in self.layers:
@@ -334,42 +333,56 @@ class Zygote:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
-    def _await_job(self, control: socket.socket) -> dict[str, Any]:
+    def _await_job(self) -> dict[str, Any]:
         """Read the whole job, hand out the work folder when outputs are wanted, set the limits."""
-        header = _read_exactly(control, 4)
-        job: dict[str, Any] = marshal.loads(
-            _read_exactly(control, int.from_bytes(header, "little"))
-        )
+        length = int.from_bytes(_read_exactly(4), "little")
+        job: dict[str, Any] = marshal.loads(_read_exactly(length))
         if job["outputs"]:
             folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            send(control, ("folder",), (folder,))
+            with socket.socket(fileno=os.dup(_CONTROL_FD)) as control:
+                send(control, ("folder",), (folder,))
             os.close(folder)
-        control.close()
+        os.close(_CONTROL_FD)
         if job["stdin"]:
-            stdin = job.pop("stdin")
-            while stdin:
-                stdin = stdin[os.write(0, stdin) :]
-            os.lseek(0, 0, os.SEEK_SET)
+            _place_stdin(job["stdin"])
         runner.apply_rlimits(
             job["limits"],
             address_space=not self.has_cgroup and job["runtime"] != "node",
             processes=not self.has_cgroup or self.mode == "user",
         )
-        for name in [name for name in sys.modules if name.startswith("educe")]:
-            del sys.modules[name]
         gc.enable()
         return job
 
 
-def _read_exactly(control: socket.socket, count: int) -> bytes:
-    parts = []
-    while count:
-        part = control.recv(min(count, 1 << 20))
-        if not part:
+def _read_exactly(count: int) -> bytes:
+    data = os.read(_CONTROL_FD, count)
+    while len(data) < count:
+        more = os.read(_CONTROL_FD, count - len(data))
+        if not more:
             os._exit(0)  # never used
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        data += more
+    return data
+
+
+def _place_stdin(content: bytes) -> None:
+    """Make the content the standard input: a file without a name, within the disk limit."""
+    fd = os.open(".stdin", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.unlink(".stdin")
+    while content:
+        content = content[os.write(fd, content) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def _open_streams() -> None:
+    """Make the standard streams on the kinds of files that boxes will have there."""
+    pipe = os.pipe()
+    os.dup2(pipe[1], 1)
+    os.dup2(pipe[1], 2)
+    os.dup2(0, 4)  # a box's control channel goes there: nothing else may
+    kernel.close_from(5)
+    runner.open_standard_streams()
 
 
 def _raise_loopback() -> None:
@@ -397,11 +410,14 @@ def main() -> NoReturn:
         sys.path.extend(config["import_paths"])
         for name in config["preload"]:
             __import__(name)
+        _open_streams()
         zygote = Zygote(config, control)
         if zygote.has_namespaces:
             kernel.drop_bounding_set()
         os.environ.clear()
         os.environ.update(config["environment"])
+        for name in [name for name in sys.modules if name.startswith("educe")]:
+            del sys.modules[name]  # nothing of ours is importable in a box
         gc.collect()
         gc.disable()
         gc.freeze()
