@@ -173,7 +173,7 @@ def test_turns_are_one_sequence_unless_the_past_was_rewritten() -> None:
 def test_tokens_are_coloured_by_the_mask_on_a_terminal() -> None:
     from rich.console import Console
 
-    from educe.observability.run_store import StoredSample
+    from educe.observability.run_reader import StoredSample
     from educe.observability.sample_text import sample_text
 
     body = sample("d", Score.right(), with_tokens=True)

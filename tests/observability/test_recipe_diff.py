@@ -9,7 +9,8 @@ import pytest
 from educe.core.errors import RecipeError
 from educe.observability.comparisons import compare_answers, compare_domains
 from educe.observability.recipe_diff import ABSENT, Change, diff_recipes, flatten, read_recipe
-from educe.observability.run_store import RunStore, StoredEvent
+from educe.observability.run_reader import StoredEvent
+from educe.observability.run_store import RunStore
 
 
 def test_only_changed_keys_are_listed_with_both_values() -> None:

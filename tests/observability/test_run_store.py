@@ -19,7 +19,8 @@ import pytest
 from educe.core.errors import InfrastructureError, RecipeError
 from educe.core.protocols import MetricRow, Recorder
 from educe.core.types import Fault, Message, Score
-from educe.observability.run_store import RunStore, SampleFilter
+from educe.observability.run_reader import SampleFilter
+from educe.observability.run_store import RunStore
 from educe.observability.segments import segment_paths
 
 RECIPE = {"run": {"name": "t", "seed": 1}, "stages": ["rl"]}

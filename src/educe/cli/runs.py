@@ -16,7 +16,7 @@ from educe.core.types import JSON, Verdict
 from educe.observability.history import History
 from educe.observability.metric_names import HEADLINES
 from educe.observability.recipe_diff import ABSENT, diff_recipes, read_recipe
-from educe.observability.run_store import RunInfo, RunStore, SampleFilter
+from educe.observability.run_reader import RunInfo, RunReader, SampleFilter
 from educe.observability.terminal_text import (
     describe_event,
     format_number,
@@ -147,7 +147,7 @@ def list_runs(arguments: argparse.Namespace) -> int:
 def _describe(folder: Path) -> dict[str, JSON]:
     """Return a run's line; one that cannot be read does not hide the others."""
     try:
-        store = RunStore.open(folder)
+        store = RunReader(folder)
         info = store.info()
         headline = {}
         for stage, step in info.last_steps.items():
@@ -177,7 +177,7 @@ def _info_json(info: RunInfo) -> dict[str, JSON]:
 def show_run(arguments: argparse.Namespace) -> int:
     from educe.observability.comparisons import compare_domains
 
-    store = RunStore.open(find_run(arguments.run, arguments.runs))
+    store = RunReader(find_run(arguments.run, arguments.runs))
     info, history = store.info(), History(store.metrics())
     events = store.events()
     evaluated = compare_domains([e for e in events if e.kind == "eval"])
@@ -244,7 +244,7 @@ def _print_stage(history: History, stage: str) -> None:
 
 
 def show_samples(arguments: argparse.Namespace) -> int:
-    store = RunStore.open(find_run(arguments.run, arguments.runs))
+    store = RunReader(find_run(arguments.run, arguments.runs))
     wanted = SampleFilter(
         domain=arguments.domain,
         verdict=arguments.verdict,
@@ -278,7 +278,7 @@ def show_samples(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def token_decoder(store: RunStore) -> Decode | None:
+def token_decoder(store: RunReader) -> Decode | None:
     """Return the text of a token id by the run's own tokenizer; None when none is at hand."""
     from educe.models.packaged_weights import PACKAGED, packaged_folder
 
@@ -296,7 +296,7 @@ def token_decoder(store: RunStore) -> Decode | None:
 
 
 def plot_run(arguments: argparse.Namespace) -> int:
-    store = RunStore.open(find_run(arguments.run, arguments.runs))
+    store = RunReader(find_run(arguments.run, arguments.runs))
     folder = Path(arguments.out) if arguments.out else store.folder
     is_both = arguments.png == arguments.html
     written = {}
@@ -348,7 +348,7 @@ def diff_runs(arguments: argparse.Namespace) -> int:
 def export_run(arguments: argparse.Namespace) -> int:
     from educe.observability.exporters import export_csv, export_tensorboard
 
-    store = RunStore.open(find_run(arguments.run, arguments.runs))
+    store = RunReader(find_run(arguments.run, arguments.runs))
     default = store.folder / "export" / arguments.format
     folder = Path(arguments.out) if arguments.out else default
     export = export_csv if arguments.format == "csv" else export_tensorboard

@@ -5,7 +5,14 @@ copies of it, and alarms are pure functions of its metrics. Nothing here imports
 """
 
 from educe.observability.alarms import Alarm, AlarmLimits, AlarmWatch
-from educe.observability.run_store import RunInfo, RunStore, StoredEvent, StoredSample
+from educe.observability.run_reader import (
+    RunInfo,
+    RunReader,
+    SampleFilter,
+    StoredEvent,
+    StoredSample,
+)
+from educe.observability.run_store import RunStore
 from educe.observability.tee import TeeRecorder
 from educe.observability.timing import Spans
 
@@ -14,7 +21,9 @@ __all__ = [
     "AlarmLimits",
     "AlarmWatch",
     "RunInfo",
+    "RunReader",
     "RunStore",
+    "SampleFilter",
     "Spans",
     "StoredEvent",
     "StoredSample",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from educe.core.types import JSON
-from educe.observability.run_store import StoredEvent
+from educe.observability.run_reader import StoredEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from educe.core.types import JSON
 from educe.observability.event_metrics import evaluation_row
-from educe.observability.run_store import RunStore, StoredSample
+from educe.observability.run_reader import RunReader, StoredSample
 from educe.observability.sinks import TensorBoardSink
 
 _SAMPLE_COLUMNS = (
@@ -34,7 +34,7 @@ _SAMPLE_COLUMNS = (
 )
 
 
-def export_csv(store: RunStore, folder: str | Path) -> list[Path]:
+def export_csv(store: RunReader, folder: str | Path) -> list[Path]:
     """Write ``metrics.csv`` (a row a step, a column a metric), ``samples.csv`` and ``events.csv``.
 
     Text that a spreadsheet would take for a formula gets a leading apostrophe: what a model wrote
@@ -61,7 +61,7 @@ def _cell(value: JSON) -> JSON:
     return value
 
 
-def _metric_lines(store: RunStore) -> Iterator[list[JSON]]:
+def _metric_lines(store: RunReader) -> Iterator[list[JSON]]:
     rows = store.metrics()
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     yield ["stage", "step", "wall_time_s", *names]
@@ -69,7 +69,7 @@ def _metric_lines(store: RunStore) -> Iterator[list[JSON]]:
         yield [row.stage, row.step, row.wall_time_s, *(row.values.get(n, "") for n in names)]
 
 
-def _sample_lines(store: RunStore) -> Iterator[list[JSON]]:
+def _sample_lines(store: RunReader) -> Iterator[list[JSON]]:
     yield list(_SAMPLE_COLUMNS)
     for sample in store.samples():
         flat = flatten_sample(sample)
@@ -108,13 +108,13 @@ def _join(messages: list[JSON]) -> str:
     return "\n".join(f"[{m.get('role')}] {m.get('content', '')}" for m in messages)
 
 
-def _event_lines(store: RunStore) -> Iterator[list[JSON]]:
+def _event_lines(store: RunReader) -> Iterator[list[JSON]]:
     yield ["time", "attempt", "kind", "payload"]
     for event in store.events():
         yield [event.time, event.attempt, event.kind, json.dumps(dict(event.payload))]
 
 
-def export_tensorboard(store: RunStore, folder: str | Path) -> list[Path]:
+def export_tensorboard(store: RunReader, folder: str | Path) -> list[Path]:
     """Write event files, one subfolder a stage, and return those folders.
 
     Steps that a resume repeated appear once. Raises MissingExtraError without tensorboard.

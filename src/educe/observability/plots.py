@@ -11,7 +11,7 @@ from typing import Any
 from educe.core.errors import EduceError
 from educe.observability.history import History, Series, smooth
 from educe.observability.metric_names import HEADLINES
-from educe.observability.run_store import RunStore
+from educe.observability.run_reader import RunReader
 
 _COLUMNS = 4
 _MAX_PANELS = 24  # domains shown as curves; more become a heat map
@@ -55,13 +55,13 @@ def domain_curves(history: History) -> list[Curve]:
     return [curves[domain] for domain in sorted(curves)]
 
 
-def alarm_marks(store: RunStore) -> list[tuple[str, int]]:
+def alarm_marks(store: RunReader) -> list[tuple[str, int]]:
     """Return (stage, step) of the recorded alarms."""
     payloads = [event.payload for event in store.events("alarm")]
     return [(str(p.get("stage", "")), int(p["step"])) for p in payloads if "step" in p]
 
 
-def plot_png(store: RunStore, path: str | Path) -> Path:
+def plot_png(store: RunReader, path: str | Path) -> Path:
     """Draw the run into a PNG file; needs no display.
 
     Raises EduceError when the run has no metrics yet.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from educe.config.positions import format_key
 from educe.core.types import JSON
-from educe.observability.run_store import RunStore
+from educe.observability.run_reader import RunReader
 
 ABSENT = "(absent)"
 
@@ -59,7 +59,7 @@ def read_recipe(source: str | Path) -> dict[str, JSON]:
     """
     path = Path(source)
     if path.is_dir():
-        return RunStore.open(path).recipe
+        return RunReader(path).recipe
     from educe.config.loader import load_recipe
 
     return load_recipe(path).recipe.model_dump(mode="json")

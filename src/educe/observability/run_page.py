@@ -22,7 +22,7 @@ from educe.observability.comparisons import (
 )
 from educe.observability.history import History
 from educe.observability.plots import Curve, alarm_marks, domain_curves, overall_curves
-from educe.observability.run_store import RunStore, SampleFilter, StoredEvent, StoredSample
+from educe.observability.run_reader import RunReader, SampleFilter, StoredEvent, StoredSample
 from educe.observability.svg import curve_svg
 from educe.observability.terminal_text import format_number, printable
 from educe.observability.token_record import Decode, marked_sequences
@@ -32,7 +32,7 @@ _TEMPLATE = Path(__file__).with_name("run_page.html")
 
 
 def write_page(
-    store: RunStore, path: str | Path, *, max_samples: int = 200, decode: Decode | None = None
+    store: RunReader, path: str | Path, *, max_samples: int = 200, decode: Decode | None = None
 ) -> Path:
     """Write the page of a run and return its path.
 

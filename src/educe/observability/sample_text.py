@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from educe.core.types import JSON
-from educe.observability.run_store import StoredSample
+from educe.observability.run_reader import StoredSample
 from educe.observability.terminal_text import format_number, printable
 from educe.observability.token_record import Decode, marked_sequences
 
