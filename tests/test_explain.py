@@ -82,7 +82,10 @@ def test_formulas_and_their_changes(told: dict[str, Any]) -> None:
     assert "0.01 * k3(policy || reference)" in losses["grpo"]["formula"]
     assert losses["grpo"]["domains"] == ["one"]
     assert losses["dapo"]["domains"] == ["two"]
-    assert losses["dapo"]["changed"]["clip_high"] == [0.28, 0.25, "r.toml:17"]
+    assert losses["grpo"]["changed"]["clip_high"] == [0.2, 0.25, "r.toml:17"]
+    # The numbers of [algorithm] belong to the run's algorithm; another one is as published.
+    assert losses["dapo"]["changed"] == {}
+    assert "clip(r, 0.8, 1.28)" in losses["dapo"]["formula"]
     assert told["model"]["reference"] is True
 
 

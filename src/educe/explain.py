@@ -87,6 +87,8 @@ def _losses(plan: Plan) -> list[dict[str, JSON]]:
 
 def _changed(plan: Plan, bundle: Bundle) -> dict[str, JSON]:
     """What the recipe changes of the published bundle: {setting: [published, here, origin]}."""
+    if bundle.name != plan.recipe.algorithm.name:
+        return {}
     published = asdict(BUNDLES[bundle.name])
     return {
         key: [published[key], value, _origin(plan.loaded, f"algorithm.{key}")]
@@ -154,7 +156,7 @@ def _settings(plan: Plan) -> Iterator[tuple[str, dict[str, JSON]]]:
     for key, value in flatten_recipe(plan.recipe).items():
         origin = _origin(plan.loaded, key)
         path, _ = parse_key(key)
-        if path[0] == "algorithm" and value is None and bundle is not None:
+        if path[0] == "algorithm" and origin == "default" and path[1] != "name" and bundle:
             value, origin = getattr(bundle, path[1]), f"default of {bundle.name}"
         yield key, {"value": value, "origin": origin}
 

@@ -18,10 +18,11 @@ def test_list(
     monkeypatch.setenv("EDUCE_CACHE", str(tmp_path))
     assert main(["models"]) == 0
     text = capsys.readouterr().out
-    assert "smollm2-135m-instruct  Apache-2.0  to fetch: 93 MB" in text
-    assert "architectures: llama, mistral, qwen2, qwen3" in text
+    assert "smollm2-135m-instruct  Apache-2.0" in text
+    assert "93 MB to fetch" in text
+    assert "llama, mistral, qwen2, qwen3" in text
     assert main(["models", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["models"][0]["is_ready"] is False
+    assert json.loads(capsys.readouterr().out)["packaged"][0]["cached"] is None
 
 
 def test_every_packaged_model_has_its_sizes() -> None:
@@ -30,11 +31,11 @@ def test_every_packaged_model_has_its_sizes() -> None:
 
 def test_check(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "check", str(tiny_folder)]) == 0
-    assert "llama, 0.0 M weights, 2 layers, context 1024: supported" in capsys.readouterr().out
+    assert "context_length=1024" in capsys.readouterr().out
     assert main(["models", "check", str(tmp_path)]) == 2
     assert "is not a Hugging Face model folder" in capsys.readouterr().err
 
 
 def test_fetch_of_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "fetch", "smollm2"]) == 2
-    assert "there is no known model 'smollm2'" in capsys.readouterr().err
+    assert "known: smollm2-135m-instruct" in capsys.readouterr().err

@@ -103,17 +103,19 @@ class Plan:
 
 def algorithm_overrides(settings: AlgorithmSettings) -> dict[str, object]:
     """Return what a recipe changes of its bundle: every given setting but the name."""
-    return settings.model_dump(exclude={"name"}, exclude_none=True)
+    return settings.model_dump(exclude={"name"}, exclude_unset=True, exclude_none=True)
 
 
 def bundle_of(recipe: Recipe, domain: DomainSettings) -> Bundle:
-    """Return the algorithm of a domain: its own, else the run's, with the run's overrides.
+    """Return the algorithm of a domain: the run's with its overrides, or another as published.
 
     Raises:
         RecipeError: no algorithm has that name.
     """
-    name = domain.algorithm or recipe.algorithm.name
-    return resolve_bundle(name, algorithm_overrides(recipe.algorithm))
+    run = recipe.algorithm
+    if domain.algorithm in ("", run.name):
+        return resolve_bundle(run.name, algorithm_overrides(run))
+    return resolve_bundle(domain.algorithm)
 
 
 def plan_domain(
