@@ -117,6 +117,7 @@ def test_a_stuck_engine_is_found_although_its_heart_beats(tmp_path: Path) -> Non
     run.remote.close()
 
 
+@SLOW
 def test_weights_reach_running_and_later_workers(tmp_path: Path) -> None:
     run = Run("continuous", {}, tmp_path)
     run.issue(4)

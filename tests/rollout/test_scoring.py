@@ -413,6 +413,7 @@ def test_kill_9_of_the_parent_leaves_no_worker() -> None:
     wait_until(lambda: not any(_is_alive(p) for p in everyone), limit_s=4.0)
 
 
+@pytest.mark.slow
 def test_a_script_may_end_without_closing_and_a_fork_gets_workers_of_its_own() -> None:
     parent = run_script(
         """
