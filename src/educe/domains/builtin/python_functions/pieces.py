@@ -6,6 +6,7 @@ In ``phrase`` (a noun phrase), ``step`` (a command) and ``code``, ``@`` stands f
 from __future__ import annotations
 
 import ast
+import functools
 import random
 import re
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ def number_word(k: int) -> str:
     return NUMBER_WORDS[k] if 0 <= k < len(NUMBER_WORDS) else str(k)
 
 
+@functools.lru_cache(maxsize=8192)
 def put(code: str, operand: str) -> str:
     """Return the code applied to an operand, with no more brackets than needed."""
     return ast.unparse(ast.parse(code.replace("@", f"({operand})"), mode="eval"))
