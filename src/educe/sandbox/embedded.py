@@ -41,7 +41,7 @@ from educe.sandbox.payload import base_environment, import_paths, job_payload
 ALL_LAYERS = ("landlock", "seccomp", "privileges")
 _WINDOW = 256  # jobs of one call that are under way at once
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
 _ETC = {
     "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box/job/work:/bin/sh\n",
     "group": "root:x:0:\nbox:x:1000:\n",
@@ -112,7 +112,9 @@ class EmbeddedBackend:
             ours.send(marshal.dumps(self._configuration(name, token)))
             answer = _receive(ours)
             if not answer.get("ok"):
-                raise SandboxError(_why_not(answer.get("reasons", []), self._minimum))
+                raise SandboxError(
+                    _why_not(answer.get("reasons", []), self._wanted or self._minimum)
+                )
             self.level = self._level_of(answer)
             self.facts = answer
             required = self._wanted or self._minimum
@@ -144,6 +146,7 @@ class EmbeddedBackend:
             "runtimes": _runtimes(),
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
+            "can_change_user": _is_open_to_all(_system_paths()),
             "address": name,
             "token": token,
             "owner": os.getpid(),
@@ -358,6 +361,12 @@ def _system_paths() -> list[str]:
         if real != "/" and not any(real == p or real.startswith(p + "/") for p in paths):
             paths.append(real)
     return paths
+
+
+def _is_open_to_all(paths: list[str]) -> bool:
+    """Return whether any user may enter the folders above these paths."""
+    parents = {parent for path in paths for parent in Path(path).resolve().parents}
+    return all(parent.stat().st_mode & 0o001 for parent in parents)
 
 
 def _mount_point() -> str:

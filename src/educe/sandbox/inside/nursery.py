@@ -59,6 +59,7 @@ class Zygote:
             "preload": runtime["preload"],
             "has_cgroup": self.nursery.slots is not None,
             "layers": config["layers"],
+            "can_change_user": config["can_change_user"],
         }
         try:
             self.control.settimeout(_START_TIMEOUT_S)
@@ -301,7 +302,7 @@ class Nursery:
         uid = self._uids.popleft()
         if not parent.has_namespaces:
             folder = tempfile.mkdtemp(prefix="educe-job-")
-            if os.getuid() == 0:
+            if os.getuid() == 0 and self.config["can_change_user"]:
                 os.chown(folder, uid, uid)
             ours.send(folder.encode())
         readers = [reader for reader, _ in pipes]

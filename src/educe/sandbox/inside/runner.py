@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import base64
 import builtins
+import contextlib
 import gc
 import json
 import marshal
@@ -270,11 +271,10 @@ def _run_case(
     deadline = time.monotonic() + wall_s if wall_s else None
     body, late = _read_case(reader, deadline, job["limits"]["result_bytes"])
     os.close(reader)
-    try:
-        if body is not None or late:
+    if body is not None or late:
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
             os.killpg(child, signal.SIGKILL)
-    except OSError:
-        pass
     try:
         _, status, usage = os.wait4(child, 0)
         cpu_s = usage.ru_utime + usage.ru_stime
@@ -314,7 +314,8 @@ def _read_case(fd: int, deadline: float | None, cap: int) -> tuple[bytes | None,
 
 def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -> NoReturn:
     """In the case's own process: call, encode strictly, send, die."""
-    os.setpgid(0, 0)
+    with contextlib.suppress(OSError):  # refused where the job's own group is what gets killed
+        os.setpgid(0, 0)
     record: dict[str, Any]
     try:
         value = function(*args, **kwargs)

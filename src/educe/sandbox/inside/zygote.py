@@ -116,6 +116,7 @@ class Zygote:
 
     def __init__(self, config: dict[str, Any], control: socket.socket) -> None:
         self.mode: str = config["mode"]
+        self.can_change_user: bool = config["can_change_user"]
         self.control = control
         self.has_namespaces = self.mode in ("root", "user")
         program = seccomp.build_filter(
@@ -258,6 +259,7 @@ class Zygote:
             os.setsid()
             folder = os.read(_CONTROL_FD, ORDER_BYTES).decode()
             os.chdir(folder)
+            os.environ.update(HOME=folder, TMPDIR=folder)
             if self.landlock:
                 ruleset = landlock.make_ruleset(
                     self.landlock,
@@ -326,10 +328,13 @@ class Zygote:
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
             kernel.drop_capabilities()
-        elif uid and "privileges" in self.layers:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+        elif self.mode == "confined" and os.getuid() == 0 and "privileges" in self.layers:
+            if self.can_change_user:
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+            kernel.drop_bounding_set()
+            kernel.drop_capabilities()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
