@@ -25,11 +25,18 @@ class Sums(DomainBase):
     """``a + b = ?``; every index is its own task, unless ``repeat`` makes contents repeat."""
 
     def __init__(
-        self, name: str = "sums", *, size: int | None = None, repeat: int = 0, floor: float = 0.0
+        self,
+        name: str = "sums",
+        *,
+        size: int | None = None,
+        repeat: int = 0,
+        floor: float = 0.0,
+        max_turns: int = 1,
     ) -> None:
         self.spec = DomainSpec(
             name=name, family=name, kind="arithmetic", description="Add two numbers.", floor=floor,
             max_completion_tokens=16,
+            max_turns=max_turns,
         )  # fmt: skip
         self._size, self._repeat = size, repeat
 

@@ -130,7 +130,7 @@ def coded(task, *, first: bool, fixed: bool) -> Score:
 
 
 def code_run(first_below: int, fixed_below: int, label: str):
-    domains = {"code": Sums("code"), "sums": Sums()}
+    domains = {"code": Sums("code", max_turns=3), "once": Sums("once"), "sums": Sums()}
 
     def answer(task, sample):
         if task.domain == "sums":
@@ -204,9 +204,10 @@ def test_the_report_in_three_formats(tmp_path: Path):
     assert html.count("<svg") == 2 and "nan" not in html.lower().replace("nance", "")
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", html)
     raw = json.loads(paths.json.read_text())
-    assert raw["comparison"]["findings"]["better"] == 1
+    assert raw["comparison"]["findings"]["better"] == 2
+    assert [r["before"]["domain"] for r in raw["multi_turn"]] == ["code"]
     assert raw["multi_turn"][0]["final_difference"]["value"] == pytest.approx(0.375)
-    assert {e["domain"] for e in raw["examples"]} == {"code", "sums"}
+    assert {e["domain"] for e in raw["examples"]} == {"code", "once", "sums"}
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "report.html", "report.json", "report.md"
     ]  # fmt: skip

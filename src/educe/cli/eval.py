@@ -63,7 +63,9 @@ def run_command(arguments: argparse.Namespace, open_session: OpenSession) -> int
     after = _evaluate(arguments, open_session, arguments.model, "after", plan, say)
     if before is not None and before.label == after.label:
         before, after = _told_apart(before, after, arguments)
-    report, paths = report_eval(after, before, plan, out=arguments.out, title=_title(arguments))
+    report, paths = report_eval(
+        after, before, plan, out=arguments.out, title=_title(after, before, arguments)
+    )
     print(to_json_text(report.to_json()) if arguments.json else _shown(report), end="")
     if paths is not None:
         print(f"report: {paths.html} {paths.markdown} {paths.json}", file=say)
@@ -129,9 +131,9 @@ def _told_apart(
     return replace(before, label=names[0]), replace(after, label=names[1])
 
 
-def _title(arguments: argparse.Namespace) -> str:
-    against = f" against {arguments.against}" if arguments.against else ""
-    return f"{arguments.model}{against} on {Path(arguments.recipe).stem}"
+def _title(after: EvalResult, before: EvalResult | None, arguments: argparse.Namespace) -> str:
+    against = "" if before is None else f" against {before.label}"
+    return f"{after.label}{against} on {Path(arguments.recipe).stem}"
 
 
 def _shown(report: Report) -> str:

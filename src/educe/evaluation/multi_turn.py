@@ -63,8 +63,13 @@ class RepairComparison:
 
 
 def multi_turn_domains(result: EvalResult) -> list[str]:
-    """Return the domains whose rows record attempts over several turns."""
-    return sorted({r.domain for r in result.rows if _has_attempts(r)})
+    """Return the domains that allow several turns and whose rows record attempts."""
+    limits = result.settings.get("limits") or {}
+    return [
+        domain
+        for domain in result.domains
+        if limits.get(domain, [0, 2])[1] > 1 and any(map(_has_attempts, result.rows_in(domain)))
+    ]
 
 
 def _has_attempts(row: EvalRow) -> bool:
