@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from educe.core.protocols import MetricRow
 from educe.core.types import JSON
 from educe.observability.history import History, Series, finite_values
-from educe.observability.metric_names import split_domain_metric
+from educe.observability.metric_names import without_domains_but
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,19 +311,10 @@ class AlarmWatch:
 
     def observe(self, row: MetricRow) -> list[Alarm]:
         """Take a row in; return the alarms that are new with it."""
-        self._history.add(dataclasses.replace(row, values=_watched(row)))
+        values = without_domains_but(row.values, _WATCHED_OF_DOMAINS)
+        self._history.add(dataclasses.replace(row, values=values))
         alarms = check_alarms(self._history, row.stage, self._limits)
         new = [alarm for alarm in alarms if alarm.key not in self._active]
         others = {key for key in self._active if key[1] != row.stage}
         self._active = others | {alarm.key for alarm in alarms}
         return new
-
-
-def _watched(row: MetricRow) -> dict[str, float]:
-    """Keep what the checks read: hundreds of domains with all their metrics would fill memory."""
-    kept = {}
-    for name, value in row.values.items():
-        pair = split_domain_metric(name)
-        if pair is None or pair[1] in _WATCHED_OF_DOMAINS:
-            kept[name] = value
-    return kept

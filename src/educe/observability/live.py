@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from educe.core.protocols import MetricRow
 from educe.core.types import JSON
 from educe.observability.history import History, finite_values
-from educe.observability.metric_names import HEADLINES
+from educe.observability.metric_names import HEADLINES, without_domains_but
 from educe.observability.terminal_text import (
     describe_event,
     format_duration,
@@ -31,6 +32,9 @@ from educe.observability.terminal_text import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+# domain, score now, change since the start, unscored share, all scores
+DomainRow = tuple[str, float, float | None, float | None, list[float]]
 
 _QUIET = ("process_end",)
 _WINDOW = 5  # values averaged into "now" and into the start that it is compared with
@@ -69,7 +73,7 @@ class LiveView:
             # The refreshing thread takes our lock inside rich's: so none of our methods may call
             # into rich while it holds ours.
             self._live = Live(
-                get_renderable=self.render, console=console, refresh_per_second=2, transient=False
+                get_renderable=self.render, console=console, refresh_per_second=1, transient=False
             )
             self._live.start()
 
@@ -144,6 +148,7 @@ class ViewState:
         self.alarms: deque[str] = deque(maxlen=4)
         self.notes: deque[str] = deque(maxlen=4)
         self._history = History(capacity=200)
+        self._domain_rows: list[DomainRow] | None = None  # redrawn more often than it changes
         self._steps: int = 0
         self._budget_s = 0.0
         self._began = self._last_row = clock()
@@ -157,7 +162,9 @@ class ViewState:
             if self.step >= 0:
                 self._durations.append((now - self._last_row) / (row.step - self.step))
             self.step, self._last_row = row.step, now
-        self._history.add(row)
+        values = without_domains_but(row.values, ("score", "unscored"))
+        self._history.add(replace(row, values=values))
+        self._domain_rows = None
 
     def take_event(self, kind: str, payload: Mapping[str, JSON]) -> None:
         if kind == "stage_start":
@@ -170,6 +177,7 @@ class ViewState:
 
     def _begin_stage(self, stage: str, steps: int, budget_s: float) -> None:
         self.stage, self.step, self._steps, self._budget_s = stage, -1, steps, budget_s
+        self._domain_rows = None
         self._began = self._last_row = self._clock()
         self._durations.clear()
 
@@ -232,20 +240,25 @@ class ViewState:
             lines.append(f"{name:<18}{format_number(value):>10}  {line}")
         return lines
 
-    def domain_rows(self) -> list[tuple[str, float, float | None, float | None, list[float]]]:
-        """Return (domain, score now, change since the start, unscored share, scores)."""
-        rows = []
-        for domain in self._history.domains(self.stage):
-            scores = finite_values(self._history.domain(self.stage, domain, "score"))
-            unscored = finite_values(self._history.domain(self.stage, domain, "unscored"))
-            if not scores:
-                continue
-            size = min(_WINDOW, max(1, len(scores) // 2))
-            now = sum(scores[-size:]) / size
-            change = now - sum(scores[:size]) / size if len(scores) > 1 else None
-            share = sum(unscored[-size:]) / len(unscored[-size:]) if unscored else None
-            rows.append((domain, now, change, share, scores))
-        return rows
+    def domain_rows(self) -> list[DomainRow]:
+        if self._domain_rows is None:
+            self._domain_rows = [
+                row
+                for domain in self._history.domains(self.stage)
+                if (row := self._domain_row(domain)) is not None
+            ]
+        return self._domain_rows
+
+    def _domain_row(self, domain: str) -> DomainRow | None:
+        scores = finite_values(self._history.domain(self.stage, domain, "score"))
+        unscored = finite_values(self._history.domain(self.stage, domain, "unscored"))
+        if not scores:
+            return None
+        size = min(_WINDOW, max(1, len(scores) // 2))
+        now = sum(scores[-size:]) / size
+        change = now - sum(scores[:size]) / size if len(scores) > 1 else None
+        share = sum(unscored[-size:]) / len(unscored[-size:]) if unscored else None
+        return domain, now, change, share, scores
 
     def domain_table(self, max_domains: int, *, ascii_only: bool) -> Table | None:
         from rich.table import Table

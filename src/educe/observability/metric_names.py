@@ -7,6 +7,8 @@ freely; they are kept, plotted on demand and exported all the same.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 DOMAIN_PREFIX = "domain/"
 
 # name after the stage: what it is. Shares are in [0, 1].
@@ -64,3 +66,16 @@ def split_domain_metric(flat: str) -> tuple[str, str] | None:
         return None
     domain, slash, name = flat[len(DOMAIN_PREFIX) :].rpartition("/")
     return (domain, name) if slash and domain and name else None
+
+
+def without_domains_but(values: Mapping[str, float], kept: Collection[str]) -> dict[str, float]:
+    """Return the overall metrics, and of the domains' only the ``kept`` names.
+
+    Hundreds of domains with all their metrics would fill the memory of whoever keeps a history.
+    """
+    left = {}
+    for flat, value in values.items():
+        pair = split_domain_metric(flat)
+        if pair is None or pair[1] in kept:
+            left[flat] = value
+    return left
