@@ -1,10 +1,10 @@
 """How much memory and disk a run takes, from sizes alone. Estimates, meant to be right within 30 %.
 
-Values saved for the backward, per layer and token of width D, query width Q, key/value width K and
-intermediate I: input, scaled input and output of the two norms and the two residuals (8 D), queries
-before and after rotation and the attention's output (3 Q), keys twice and values (3 K), and gate, up,
-their activation and product (4 I). Measured against the growth of the process in one backward of a
-10 M model: 8 % under at 4096 tokens.
+Values saved for the backward, per layer and token of width D, query width Q, key/value width K
+and intermediate I: input, scaled input and output of the two norms and the two residuals (8 D),
+queries before and after rotation and the attention's output (3 Q), keys twice and values (3 K),
+and gate, up, their activation and product (4 I). Measured against the growth of the process in one
+backward of a 10 M model: 7 % under at 4096 tokens, 8 % at 512.
 """
 
 from __future__ import annotations
