@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -37,10 +38,7 @@ def play(
     """Play assistant turns as the rollout does: no reply after the last allowed turn."""
     state, transcript = domain.initial_state(task), list(task.messages)
     for number, text in enumerate(texts, 1):
-        message = (
-            Message("assistant", text, parse_tool_calls(text)) if isinstance(text, str) else text
-        )
-        transcript.append(message)
+        transcript.append(_spoken(text) if isinstance(text, str) else text)
         if number == domain.spec.max_turns:
             break
         reply = domain.respond(task, state, transcript, NONE)
@@ -49,6 +47,10 @@ def play(
         if reply.done:
             break
     return domain.score(task, state, transcript, NONE), state, transcript
+
+
+def _spoken(text: str) -> Message:
+    return Message("assistant", text, parse_tool_calls(text))
 
 
 def bank_task(level: str = "medium", **balances: int) -> Task:
@@ -115,7 +117,7 @@ def test_demonstrations_are_right_and_their_replies_real(name: str) -> None:
 def test_idle_wrong_and_foreign_answers_score_nothing(name: str) -> None:
     domain = stateful_tools.create(name)
     tasks = [domain.task(Split.TRAIN, index) for index in range(4)]
-    for task, other in zip(tasks, tasks[1:], strict=False):
+    for task, other in itertools.pairwise(tasks):
         for text in ("", "Done.", call("get_balance", account="nobody"), other.gold or ""):
             score, _, _ = play(domain, task, [text, "Done."])
             assert score.value == 0.0, text
@@ -218,18 +220,18 @@ def test_unwanted_changes_and_forbidden_tools_cost_the_score() -> None:
     spoiled, _, _ = play(domain, task, [right, call("deposit", account="cleo", amount=1), "Done."])
     assert spoiled.value == 0.0 and spoiled.parts["subgoals"] == 1.0
     assert spoiled.parts["side_effects"] == 1.0 and "/bank/cleo" in spoiled.reason
+    detour = [call(tool, account="cleo", amount=1) for tool in ("deposit", "withdraw")]
     restored, _, _ = play(
         domain,
         task,
-        [right, call("deposit", account="cleo", amount=1)]
-        + [call("withdraw", account="cleo", amount=1), "Done."],
+        [right, *detour, "Done."],
     )
     assert restored.value == 1.0, "harmless detours are allowed"
+    reopen = call("close_account", account="cleo") + call("open_account", account="cleo")
     destroyed, _, _ = play(
         domain,
         task,
-        [call("close_account", account="cleo") + call("open_account", account="cleo")]
-        + [call("deposit", account="cleo", amount=7), right, "Done."],
+        [reopen, call("deposit", account="cleo", amount=7), right, "Done."],
     )
     assert destroyed.value == 0.0 and destroyed.proof["forbidden"] == ["close_account"]
 
@@ -264,6 +266,17 @@ def test_calls_already_parsed_and_calls_in_the_text_do_the_same() -> None:
         assert play(domain, task, [message, "Done."])[0].value == 1.0
 
 
+def test_calls_that_cannot_be_read_are_answered_as_malformed() -> None:
+    domain = stateful_tools.create("tools/bank/medium")
+    task = bank_task(ana=10, ben=50)
+    for nasty in ("9" * 5000, "[" * 5000 + "]" * 5000):
+        text = f'<tool_call>{{"name": "deposit", "arguments": {{"amount": {nasty}}}}}</tool_call>'
+        reply = domain.respond(
+            task, domain.initial_state(task), [*task.messages, assistant(text)], NONE
+        )
+        assert not reply.done and reply.messages[0].content.startswith("error: ")
+
+
 def test_a_flood_of_calls_is_cut() -> None:
     domain = stateful_tools.create("tools/bank/medium")
     flood = call("deposit", account="ana", amount=1) * 40
@@ -281,6 +294,7 @@ def test_arguments_of_odd_size_are_refused() -> None:
         '{"account": "ana", "amount": 1e400}',
         '{"account": "ana", "amount": NaN}',
         '{"account": "ana", "amount": 99999999999}',
+        '{"account": "ana", "amount": ' + "9" * 5000 + "}",
         json.dumps({"account": "a" * 500, "amount": 1}),
     ):
         with pytest.raises(ToolFailure):
