@@ -112,6 +112,7 @@ def test_doctor_tells_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["packages"]["torch"]
     assert report["missing"] == []
     assert report["device"].startswith(("cpu", "cuda"))
+    assert report["sandbox"].startswith(("level ", "none: "))
     main(["doctor"])
     text = capsys.readouterr().out
     assert "cores " in text

@@ -88,8 +88,21 @@ def _device() -> str:
 
 
 def _sandbox() -> str:
-    """The strongest isolation that works here, as the sandbox's own probe tells it."""
-    return "a child process with limits on time, memory and files"
+    """The strongest isolation that works here, found by opening a sandbox."""
+    from educe.sandbox import Level, SandboxError, open_sandbox
+
+    try:
+        with open_sandbox(minimum=Level.PLAIN) as sandbox:
+            level = sandbox.level
+    except SandboxError as error:
+        return f"none: {error}"
+    told = {
+        Level.PLAIN: "limits and a deadline only; keeps accidents in, not attackers",
+        Level.CONFINED: "files and system calls are confined; no namespaces",
+        Level.NAMESPACES: "own namespaces, no network, confined files and system calls",
+        Level.CGROUPS: "as namespaces, with memory and processes limited by the kernel",
+    }
+    return f"level {level.value}, {level.name.lower()}: {told[level]}"
 
 
 def _version(package: str) -> str | None:
