@@ -52,6 +52,9 @@ def attention_function(
         raise ValueError("a module with educe's attention needs the keyword educe_context=")
     if dropout:
         raise ValueError(f"shared segments need attention dropout 0, got {dropout}")
+    if query.dtype != value.dtype:
+        # Under autocast the rotary embedding leaves queries and keys wide.
+        query, key = query.to(value.dtype), key.to(value.dtype)
     out = educe_context.attend(module.layer_idx, query, key, value, scaling)
     return out.transpose(1, 2), None
 
