@@ -62,7 +62,8 @@ def test_two_models_are_compared_and_resumed(recipe: Path, tmp_path: Path, capsy
     assert raw["comparison"]["level"] == 0.9
     assert opened[0].requests[0].max_completion_tokens == 9
     assert sorted(p.name for p in out.iterdir()) == [
-        "after.jsonl", "before.jsonl", "report.html", "report.json", "report.md"
+        "after.json", "after.jsonl", "before.json", "before.jsonl", "report.html", "report.json",
+        "report.md",
     ]  # fmt: skip
     run_command(command(*words), opener(opened))
     assert json.loads(capsys.readouterr().out)["comparison"] == raw["comparison"]

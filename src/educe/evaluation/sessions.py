@@ -12,6 +12,7 @@ from educe.core.types import JSON, Group, Split, TaskRequest
 from educe.evaluation.records import EvalResult
 from educe.evaluation.report import Report, ReportPaths, build_report, write_report
 from educe.evaluation.runner import Limits, Progress, evaluate
+from educe.evaluation.saved import save_meaning
 
 
 class EvalSession(Protocol):
@@ -61,8 +62,13 @@ def run_eval(
     name: str = "after",
     progress: Callable[[Progress], None] | None = None,
 ) -> EvalResult:
-    """Evaluate one session; with ``out``, finished groups lie in OUT/NAME.jsonl and resume."""
-    return evaluate(
+    """Evaluate one session.
+
+    With ``out``, finished groups lie in OUT/NAME.jsonl and resume; OUT/NAME.json beside it says
+    that the evaluation is complete (see ``saved.load_saved``).
+    """
+    journal = None if out is None else out / f"{name}.jsonl"
+    result = evaluate(
         session,
         session.domains,
         tasks_per_domain=plan.tasks_per_domain,
@@ -71,10 +77,13 @@ def run_eval(
         split=plan.split,
         limits=session.limits,
         label=session.label,
-        journal=None if out is None else out / f"{name}.jsonl",
+        journal=journal,
         identity=session.identity,
         progress=progress,
     )
+    if journal is not None:
+        save_meaning(result, journal)
+    return result
 
 
 def report_eval(

@@ -1,0 +1,53 @@
+"""``educe compare``: two finished evaluations of the same tasks, without running a model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="compare two finished evaluations, with a verdict per domain",
+        description="Compare what two `educe eval … --out` folders (or files NAME.json in them) "
+        "hold: paired by task, a verdict per domain, learned and forgotten tasks.",
+    )
+    parser.add_argument("before", metavar="A", type=Path, help="the earlier one")
+    parser.add_argument("after", metavar="B", type=Path, help="the later one")
+    parser.add_argument("--relevant", type=float, default=0.1, metavar="X",
+                        help="difference that matters, 0.1 is ten points (default)")  # fmt: skip
+    parser.add_argument("--fdr", type=float, default=0.05, metavar="Q",
+                        help="tolerated share of false ones among claimed domains")  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the report")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
+    parser.set_defaults(handler=handler)
+
+
+def handler(arguments: argparse.Namespace) -> int:
+    """Print the comparison; 0 whatever it says."""
+    from educe.core.errors import EduceError
+    from educe.evaluation.report import build_report, to_markdown, write_report
+    from educe.evaluation.report.files import to_json_text
+    from educe.evaluation.saved import load_saved
+
+    for name in ("relevant", "fdr"):
+        if not 0 < getattr(arguments, name) < 1:
+            raise EduceError(f"--{name} must lie in (0, 1), got {getattr(arguments, name):g}")
+    before, after = load_saved(arguments.before), load_saved(arguments.after)
+    report = build_report(
+        after,
+        before,
+        title=f"{after.label} against {before.label}",
+        relevant_difference=arguments.relevant,
+        false_discovery_rate=arguments.fdr,
+    )
+    if arguments.json:
+        print(to_json_text(report.to_json()), end="")
+    else:
+        print(to_markdown(report, examples_per_domain=0), end="")
+    if arguments.out is not None:
+        paths = write_report(report, arguments.out)
+        print(f"report: {paths.html} {paths.markdown} {paths.json}")
+    return 0
