@@ -265,7 +265,6 @@ class Zygote:
                     self.landlock,
                     [
                         *self.system,
-                        "/proc",
                         "/dev/null",
                         "/dev/zero",
                         "/dev/random",
