@@ -158,11 +158,11 @@ def coins(rng: random.Random) -> Problem:
     if least:
         start, rule = "[0] + [10**9] * a_", "best[v] = min(best[v], best[v - coin] + 1)"
         end = f"return {put(piece.code, 'best[a_]')} if best[a_] < 10**9 else {bad}"
-        text = f"(the least number of coins), or {bad} if impossible,"
+        text, tail = "the least number of coins that pay", f" ({bad} if that is impossible)"
     else:
         start, rule = "[1] + [0] * a_", "best[v] += best[v - coin]"
         end = f"return {put(piece.code, 'best[a_]')}"
-        text = "(the number of ways, order not counting)"
+        text, tail = "the number of ways (order not counting) to pay", ""
     body = f"""
         best = {start}
         for coin in {values}:
@@ -174,8 +174,8 @@ def coins(rng: random.Random) -> Problem:
     return program(
         "pay",
         ["int"],
-        f"{about(piece.phrase, 'k')} where k {text} is for paying exactly a_ with coins of "
-        f"{values}, {use}",
+        f"{about(piece.phrase, 'k')}, where k is {text} exactly a_ with coins of {values}, "
+        f"{use}{tail}",
         body,
         inputs.integer(1, sum(values) + 2 if once else 60),
         [(0,), (values[0],), (sum(values),)],

@@ -134,6 +134,14 @@ def letters(alphabet: str, shortest: int = 3, longest: int = 12) -> Inputs:
     return lambda rng: ("".join(rng.choices(alphabet, k=rng.randint(shortest, longest))),)
 
 
+def few_words(rng: random.Random) -> Arguments:
+    return ([draw_word(rng) for _ in range(rng.randint(2, 4))],)
+
+
+def few_counts(rng: random.Random) -> dict[str, int]:
+    return {k: rng.randint(-5, 30) for k in rng.sample(WORDS, rng.randint(2, 3))}
+
+
 def counts(rng: random.Random) -> Arguments:
     keys = rng.sample(WORDS, rng.randint(2, 5))
     return ({k: rng.randint(-5, 30) for k in keys},)

@@ -29,7 +29,7 @@ def look_up(rng: random.Random) -> Problem:
     )
 
     def draw(r: random.Random) -> tuple[dict[str, int], str]:
-        table = inputs.counts(r)[0]
+        table = inputs.few_counts(r)
         return table, r.choice(list(table)) if r.random() < 0.7 else inputs.draw_word(r)
 
     return expression(

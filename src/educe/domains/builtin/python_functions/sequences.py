@@ -23,6 +23,7 @@ from educe.domains.builtin.python_functions.problem import Problem, expression, 
 from educe.domains.builtin.python_functions.registry import generator
 
 _LIST = inputs.int_list()
+_SHORT = inputs.int_list(longest=5)
 _EDGES: tuple[tuple[list[int]], ...] = (([],), ([5],), ([0, 0],), ([-3, 4, -3],))
 
 
@@ -46,7 +47,7 @@ def reduce_list(rng: random.Random) -> Problem:
         (f", plus {k}", f"{code} + {k}", f"_plus_{number_word(k)}") if k else ("", code, "")
     )
     return expression(
-        name + suffix, ["ints"], phrase + tail, code, _LIST, [([5],), ([0, 0],), ([-3, 4, -3],)]
+        name + suffix, ["ints"], phrase + tail, code, _SHORT, [([5],), ([0, 0],), ([-3, 4, -3],)]
     )
 
 
@@ -74,7 +75,7 @@ def map_list(rng: random.Random) -> Problem:
         ["ints"],
         f"a list with {about(piece.phrase, 'v')} for each v in a_",
         f"[{put(piece.code, 'v')} for v in a_]",
-        _LIST,
+        _SHORT,
         _EDGES,
     )
 
@@ -105,7 +106,7 @@ def filter_list(rng: random.Random) -> Problem:
         ["ints"],
         f"the list of the values in a_ that are {'not ' * drop}{piece.step}",
         f"[v for v in a_ if {f'not ({code})' if drop else code}]",
-        _LIST,
+        _SHORT,
         _EDGES,
     )
 
@@ -148,7 +149,7 @@ def slice_list(rng: random.Random) -> Problem:
         )
     )
     code = f"[{extra}] + {code}" if suffix == "_prepend" else code + tail
-    return expression(name + suffix, ["ints"], phrase + end, code, _LIST, _EDGES)
+    return expression(name + suffix, ["ints"], phrase + end, code, _SHORT, _EDGES)
 
 
 @generator("list-order", "tiny")
@@ -172,7 +173,7 @@ def sort_list(rng: random.Random) -> Problem:
         ["ints"],
         f"{part} sorted in {order} order" if name == "sort" else f"{part} in {order} order",
         put(code, f"sorted(a_{args})"),
-        inputs.int_list(shortest=4, longest=9),
+        inputs.int_list(shortest=4, longest=6),
         _EDGES,
     )
 
@@ -445,7 +446,7 @@ def map_strings(rng: random.Random) -> Problem:
         f"a list with {about(piece.phrase, 'w')}{f' and then {tail!r}' * bool(tail)} for each w in "
         "a_",
         f"[{put('@', code)} for w in a_]",
-        inputs.words,
+        inputs.few_words,
         [([],), (["a"],), (["", "noon"],)],
     )
 
