@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean
 
 import numpy as np
 
@@ -245,7 +246,7 @@ def _pair(before: EvalResult, after: EvalResult, name: str, level: float) -> _Pa
     difference = None
     if common:
         means = [
-            np.array([np.mean(i.samples[p[index]]) for index in common])
+            np.array([fmean(i.samples[p[index]]) for index in common])
             for i, p in zip(items, positions, strict=True)
         ]
         samples = [

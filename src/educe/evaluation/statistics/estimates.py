@@ -221,7 +221,7 @@ def score_estimate(
     """
     if not samples_per_item or any(len(s) == 0 for s in samples_per_item):
         raise ValueError("score_estimate needs at least one item and one sample of every item")
-    means = np.array([np.mean(s) for s in samples_per_item], dtype=np.float64)
+    means = np.array([math.fsum(s) / len(s) for s in samples_per_item])
     flat = np.concatenate([np.asarray(s, dtype=np.float64) for s in samples_per_item])
     _check_finite(flat)
     is_binary = bool(np.isin(flat, (0.0, 1.0)).all())
