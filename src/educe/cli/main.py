@@ -26,6 +26,8 @@ VERBS = {
     "probe": "sample the untrained model: which domains have signal",
     "rollout": "show a few samples of a recipe before any training",
     "eval": "score a model on held-out tasks, with intervals",
+    "compare": "compare two finished evaluations, with a verdict per domain",
+    "gate": "promote, hold or roll back a model, by a policy; exit codes for CI",
     "chat": "talk to a model or to the result of a run",
     "domains": "list, search, show and check domains",
     "sandbox": "what isolation this machine offers, and a self-test",
