@@ -157,6 +157,7 @@ class Pipeline:
                 domains=(settings, domains),
                 wrap_scoring=journalled,
                 check=self.stop.check,
+                log_path=self.folder / f"scorers-{self.collectives.rank}.log",
                 announce=self.announce,
             )
         )

@@ -133,6 +133,7 @@ def build_session(
     domains: tuple[Mapping[str, DomainSettings], Mapping[str, Domain]] | None = None,
     wrap_scoring: Callable[[Scoring], Scoring] = lambda scoring: scoring,
     check: Callable[[], None] = lambda: None,
+    log_path: Path | None = None,
     announce: Announce = print,
 ) -> Session:
     """Load a model and put an engine, domains and scorers around it.
@@ -143,6 +144,7 @@ def build_session(
         domains: settings and domains, when they are loaded already.
         wrap_scoring: e.g. a journal around the scorers.
         check: see ``RolloutRunner``.
+        log_path: where reward workers' own output goes; None is stderr.
     """
     import torch
 
@@ -185,6 +187,7 @@ def build_session(
             dict(own_settings),
             num_workers=recipe.rl.score_workers,
             timeout_s=recipe.rl.score_timeout_s,
+            log_path=log_path,
         )
     )
     runner = RolloutRunner(

@@ -64,6 +64,7 @@ class EvalStage:
             label=f"{Path(name).name} (base)",
             domains=domains,
             check=self.session.runner.check,
+            log_path=self.folder / "scorers-0.log",
             announce=self.announce,
         ) as base:
             if kind == "start":

@@ -148,3 +148,25 @@ def test_a_shared_prompt_is_computed_once(model64):
     prompt = int(np.argmax(samples[0].mask))
     (pack,) = pack_samples(samples, 10_000)
     assert pack.num_tokens == prompt + sum(len(s.token_ids) - prompt for s in samples)
+
+
+def test_a_common_system_prompt_is_computed_once_and_changes_nothing(model64):
+    samples = make_samples(["grpo"])
+    head = np.arange(10, 30)
+    longer = []
+    for sample in samples:
+        streams = {n: np.concatenate([np.ones(len(head)), v]) for n, v in sample.streams.items()}
+        longer.append(
+            replace(
+                sample,
+                token_ids=np.concatenate([head, sample.token_ids]),
+                mask=np.concatenate([np.zeros(len(head), bool), sample.mask]),
+                streams=streams,
+            )
+        )
+    (pack,) = pack_samples(longer, 10_000)
+    alone = [pack_samples([s for s in longer if s.group == g], 10_000)[0] for g in range(5)]
+    assert pack.num_tokens == sum(p.num_tokens for p in alone) - 4 * len(head)
+    whole = gradient(model64, longer, 10_000, [BUNDLES["grpo"]])
+    for limit in (1, 90):
+        assert distance(gradient(model64, longer, limit, [BUNDLES["grpo"]]), whole) <= 1e-9

@@ -157,51 +157,91 @@ def pack_samples(samples: Sequence[TrainingSample], max_tokens: int) -> list[Pac
     return [build_pack(trees) for trees in packs]
 
 
+def common_prefix(trees: Sequence[Sequence[TrainingSample]]) -> int:
+    """Return how many leading tokens all trees share (a system prompt, say), below their prompts.
+
+    Worth a segment of its own from two trees on; every tree keeps a token of its own.
+    """
+    if len(trees) < 2:
+        return 0
+    heads = [tree[0] for tree in trees]
+    own = min(shared_prefix(tree) or len(tree[0].token_ids) for tree in trees)
+    return max(0, min(shared_prefix(heads), own - 1))
+
+
 def build_pack(trees: Sequence[Sequence[TrainingSample]]) -> Pack:
-    """Lay out groups of samples, each sharing its common prefix, as one pack."""
-    tokens: list[IntArray] = []
-    positions: list[IntArray] = []
-    spans: list[Span] = []
-    rows: list[tuple[TrainingSample, IntArray]] = []
-    sources: list[IntArray] = []
-    cursor = 0
+    """Lay out groups of samples as one pack: what all share, what a group shares, what is own."""
+    layout = _Layout()
+    root = common_prefix(trees)
+    if root:
+        layout.segment(trees[0][0].token_ids[:root], 0, below=_tree_tokens(trees, root))
     for tree in trees:
-        prefix = shared_prefix(tree)
-        parent_last = cursor + prefix - 1
-        if prefix:
-            last = cursor + prefix + sum(len(s.token_ids) - prefix for s in tree)
-            spans.append(Span(cursor, cursor + prefix, last))
-            tokens.append(tree[0].token_ids[:prefix])
-            positions.append(np.arange(prefix))
-            cursor += prefix
+        prefix = max(root, shared_prefix(tree))
+        if prefix > root:
+            below = sum(len(s.token_ids) - prefix for s in tree)
+            layout.segment(tree[0].token_ids[root:prefix], root, below=below)
+        # The token before a sibling's own first token is the last one of what it shares.
+        shared_end = layout.length - 1 if prefix > root else root - 1
         for sample in tree:
-            own = len(sample.token_ids) - prefix
-            spans.append(Span(cursor, cursor + own, cursor + own))
-            tokens.append(sample.token_ids[prefix:])
-            positions.append(np.arange(prefix, prefix + own))
-            trained = np.flatnonzero(sample.mask)
-            if trained[0] == 0:
-                raise ValueError("the first token of a sequence cannot be trained")
-            before = trained - 1
-            source = np.where(before >= prefix, cursor + before - prefix, parent_last)
-            rows.append((sample, trained))
-            sources.append(source)
-            cursor += own
-    losses = tuple(dict.fromkeys(s.loss for s, _ in rows))
-    names = sorted({n for s, _ in rows for n in s.streams})
-    return Pack(
-        token_ids_T=np.concatenate(tokens),
-        positions_T=np.concatenate(positions),
-        spans=tuple(spans),
-        source_N=np.concatenate(sources),
-        target_N=np.concatenate([s.token_ids[t] for s, t in rows]),
-        streams={n: np.concatenate([_stream(s, n, t) for s, t in rows]) for n in names},
-        sequence_N=np.concatenate([np.full(len(t), i) for i, (_, t) in enumerate(rows)]),
-        num_sequences=len(rows),
-        loss_N=np.concatenate([np.full(len(t), losses.index(s.loss)) for s, t in rows]),
-        losses=losses,
-        rows=rows,
-    )
+            layout.sample(sample, prefix, shared_end)
+    return layout.pack()
+
+
+def _tree_tokens(trees: Sequence[Sequence[TrainingSample]], root: int) -> int:
+    """Return how many tokens the trees take after their first ``root`` shared ones."""
+    total = 0
+    for tree in trees:
+        prefix = max(root, shared_prefix(tree))
+        total += prefix - root + sum(len(s.token_ids) - prefix for s in tree)
+    return total
+
+
+class _Layout:
+    """Collects a pack's arrays segment by segment."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.tokens: list[IntArray] = []
+        self.positions: list[IntArray] = []
+        self.spans: list[Span] = []
+        self.rows: list[tuple[TrainingSample, IntArray]] = []
+        self.sources: list[IntArray] = []
+
+    def segment(self, token_ids: IntArray, first_position: int, below: int) -> None:
+        """Add a segment whose descendants will take ``below`` tokens right after it."""
+        end = self.length + len(token_ids)
+        self.spans.append(Span(self.length, end, end + below))
+        self.tokens.append(token_ids)
+        self.positions.append(np.arange(first_position, first_position + len(token_ids)))
+        self.length = end
+
+    def sample(self, sample: TrainingSample, prefix: int, shared_end: int) -> None:
+        trained = np.flatnonzero(sample.mask)
+        if trained[0] == 0:
+            raise ValueError("the first token of a sequence cannot be trained")
+        start = self.length
+        self.segment(sample.token_ids[prefix:], prefix, below=0)
+        before = trained - 1
+        self.sources.append(np.where(before >= prefix, start + before - prefix, shared_end))
+        self.rows.append((sample, trained))
+
+    def pack(self) -> Pack:
+        rows = self.rows
+        losses = tuple(dict.fromkeys(s.loss for s, _ in rows))
+        names = sorted({n for s, _ in rows for n in s.streams})
+        return Pack(
+            token_ids_T=np.concatenate(self.tokens),
+            positions_T=np.concatenate(self.positions),
+            spans=tuple(self.spans),
+            source_N=np.concatenate(self.sources),
+            target_N=np.concatenate([s.token_ids[t] for s, t in rows]),
+            streams={n: np.concatenate([_stream(s, n, t) for s, t in rows]) for n in names},
+            sequence_N=np.concatenate([np.full(len(t), i) for i, (_, t) in enumerate(rows)]),
+            num_sequences=len(rows),
+            loss_N=np.concatenate([np.full(len(t), losses.index(s.loss)) for s, t in rows]),
+            losses=losses,
+            rows=rows,
+        )
 
 
 def _stream(sample: TrainingSample, name: str, trained: IntArray) -> FloatArray:

@@ -45,6 +45,7 @@ class _Attempt:
     state: JSON
     turns: list[Turn] = field(default_factory=list)
     parent: str = ""
+    scoring_key: str = ""
     result: Trajectory | None = None
 
     @property
@@ -224,12 +225,16 @@ class RolloutRunner:
         if is_last or stop in (StopReason.LENGTH, StopReason.CANCELLED):
             self._submit_score(attempt)
         else:
-            key = f"{attempt.key}#respond{len(attempt.turns)}"
-            self.scoring.submit_respond(key, attempt.task, attempt.state, attempt.transcript)
+            attempt.scoring_key = f"{attempt.key}#respond{len(attempt.turns)}"
+            self.scoring.submit_respond(
+                attempt.scoring_key, attempt.task, attempt.state, attempt.transcript
+            )
 
     def _submit_score(self, attempt: _Attempt) -> None:
-        key = f"{attempt.key}#score"
-        self.scoring.submit_score(key, attempt.task, attempt.state, attempt.transcript)
+        attempt.scoring_key = f"{attempt.key}#score"
+        self.scoring.submit_score(
+            attempt.scoring_key, attempt.task, attempt.state, attempt.transcript
+        )
 
     def _on_outcome(self, key: str, outcome: Outcome) -> None:
         attempt = self._attempts[key.partition("#")[0]]
@@ -274,9 +279,8 @@ class RolloutRunner:
             self.engine.cancel(attempt.turn_key)
             if attempt.parent:
                 self.engine.release(attempt.parent)
+            self.scoring.cancel(attempt.scoring_key)
         while self.engine.num_unfinished:
             for completion in self.engine.step():
                 self.engine.release(completion.request_id)
-        while self.scoring.num_pending and self._attempts:
-            self.scoring.poll(0.1)
         self._attempts.clear()

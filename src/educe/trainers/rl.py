@@ -17,7 +17,7 @@ from educe.config.settings import DomainSettings, ReinforceSettings
 from educe.core.protocols import Domain, Engine, MetricRow, Recorder
 from educe.core.types import Group, Split, TaskRequest
 from educe.rollout.buffer import GroupBuffer
-from educe.rollout.ledger import Ledger, place_in_epoch
+from educe.rollout.ledger import Ledger, Standing, place_in_epoch
 from educe.rollout.packing import TrainingSample
 from educe.scheduling.mixture import StaticMixture
 from educe.trainers.credit import (
@@ -103,8 +103,10 @@ class ReinforceLoop:
         )
         batch = None
         for _ in range(_MAX_REFILLS):
-            missing = self.settings.prompts - len(buffer)
-            requests = [self._issue() for _ in range(missing)]
+            # Orders that a lost worker or an earlier attempt left come first.
+            requests = self.ledger.requests(Standing.ISSUED)
+            missing = self.settings.prompts - len(buffer) - len(requests)
+            requests += [self._issue() for _ in range(missing)]
             for request in requests:
                 self.ledger.mark_running(request.request_id)
             for group in self.source.run_requests(requests):
