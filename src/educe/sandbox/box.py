@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol
 
+from educe.core.types import JSON
 from educe.sandbox.contract import Job, JobError, Level, Result, SandboxError
 from educe.sandbox.embedded import Address, EmbeddedBackend, SharedBackend
 from educe.sandbox.plain import run_plain
@@ -21,6 +23,8 @@ class Backend(Protocol):
     def run_batch(self, jobs: Sequence[Job]) -> list[Result]: ...
 
     async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]: ...
+
+    def stats(self) -> dict[str, JSON]: ...
 
     def close(self) -> None: ...
 
@@ -40,6 +44,9 @@ class PlainBackend:
 
     async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]:
         return await asyncio.to_thread(self.run_batch, jobs)
+
+    def stats(self) -> dict[str, JSON]:
+        return {"pid": os.getpid(), "zygotes": [], "running": 0, "queued": 0, "ready": 0}
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -95,6 +102,10 @@ class Sandbox:
         """Like :meth:`run_batch`, without blocking the event loop."""
         self._check(jobs)
         return await self._backend.run_batch_async(jobs) if jobs else []
+
+    def stats(self) -> dict[str, JSON]:
+        """Return counters: jobs running and queued, boxes ready, descriptors, memory."""
+        return self._backend.stats()
 
     def close(self) -> None:
         """End all processes of this sandbox. Closing twice is fine."""

@@ -146,7 +146,7 @@ class EmbeddedBackend:
             "runtimes": _runtimes(),
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
-            "can_change_user": _is_open_to_all(_system_paths()),
+            "can_change_user": os.geteuid() == 0 and _is_open_to_all(_system_paths()),
             "address": name,
             "token": token,
             "owner": os.getpid(),

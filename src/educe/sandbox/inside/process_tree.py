@@ -1,6 +1,6 @@
 """What a job uses, read from /proc: for hosts where no control group counts it."""
 
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH116, PTH123, PTH208
 from __future__ import annotations
 
 import contextlib
@@ -56,3 +56,14 @@ def usage(pids: list[int]) -> tuple[float, float]:
                 numbers = stat.read().rpartition(b")")[2].split()
             ticks += sum(int(number) for number in numbers[11:15])
     return pages * _PAGE / (1 << 20), ticks / _TICK
+
+
+def num_tasks(uid: int) -> int:
+    """Return the number of threads of all processes of a user."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+    return count

@@ -73,8 +73,12 @@ _CEILINGS = {
 }
 
 
-def apply_rlimits(limits: dict[str, Any], *, address_space: bool, processes: bool) -> None:
-    """Lower this process's limits for good; what children inherit."""
+def apply_rlimits(limits: dict[str, Any], *, address_space: bool, process_base: int = -1) -> None:
+    """Lower this process's limits for good; what children inherit.
+
+    ``process_base`` is the number of tasks that count against the same user already; -1 sets no
+    limit of processes here.
+    """
     cpu = max(1, int(limits["cpu_s"] + 0.999))
     mib = 1 << 20
     wanted = [
@@ -89,8 +93,8 @@ def apply_rlimits(limits: dict[str, Any], *, address_space: bool, processes: boo
         wanted += [(resource.RLIMIT_NICE, 0, None), (resource.RLIMIT_RTPRIO, 0, None)]
     if address_space:
         wanted.append((resource.RLIMIT_AS, limits["memory_mb"] * mib + _address_space(), None))
-    if processes:
-        wanted.append((resource.RLIMIT_NPROC, limits["num_processes"], None))
+    if process_base >= 0:
+        wanted.append((resource.RLIMIT_NPROC, process_base + limits["num_processes"], None))
     for name, soft, hard in wanted:
         ceiling = _CEILINGS.get(name, resource.RLIM_INFINITY)
         hard = soft if hard is None else hard
@@ -444,7 +448,7 @@ def main() -> NoReturn:
     for name in job["preload"]:
         __import__(name)
     open_standard_streams()
-    apply_rlimits(job["limits"], address_space=job["limit_address_space"], processes=False)
+    apply_rlimits(job["limits"], address_space=job["limit_address_space"])
     run_job(job, result_fd)
 
 

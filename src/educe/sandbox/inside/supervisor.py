@@ -206,6 +206,7 @@ class Supervisor:
             "running": len(self.running),
             "queued": len(self.queue),
             "ready": self.nursery.num_ready(),
+            "arming": sum(self.nursery.arming.values()),
             "finished": self.num_finished,
             "num_fds": len(os.listdir("/proc/self/fd")),
             "peak_rss_mb": used.ru_maxrss / 1024,

@@ -10,7 +10,7 @@ with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb)`` an
 ``("failed", id, text)``.
 """
 
-# ruff: noqa: PTH110, PTH102, PTH103, PTH114, PTH115, PTH112, PTH120, PTH123, PTH211
+# ruff: noqa: PTH108, PTH110, PTH102, PTH103, PTH114, PTH115, PTH112, PTH120, PTH123, PTH211
 from __future__ import annotations
 
 import array
@@ -24,7 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import kernel, landlock, runner, seccomp
+from educe.sandbox.inside import kernel, landlock, process_tree, runner, seccomp
 
 BOX = "/box"
 JOB = "/box/job"
@@ -116,6 +116,8 @@ class Zygote:
 
     def __init__(self, config: dict[str, Any], control: socket.socket) -> None:
         self.mode: str = config["mode"]
+        # In a namespace of its own, or with a user of its own, a box starts from nothing.
+        self.process_base = 0 if not config["has_cgroup"] or self.mode == "user" else -1
         self.can_change_user: bool = config["can_change_user"]
         self.control = control
         self.has_namespaces = self.mode in ("root", "user")
@@ -260,6 +262,9 @@ class Zygote:
             folder = os.read(_CONTROL_FD, ORDER_BYTES).decode()
             os.chdir(folder)
             os.environ.update(HOME=folder, TMPDIR=folder)
+            if not self.can_change_user:
+                # The user's other processes count too, so the limit starts from what there is.
+                self.process_base = process_tree.num_tasks(os.getuid())
             if self.landlock:
                 ruleset = landlock.make_ruleset(
                     self.landlock,
@@ -352,7 +357,7 @@ class Zygote:
         runner.apply_rlimits(
             job["limits"],
             address_space=not self.has_cgroup and job["runtime"] != "node",
-            processes=not self.has_cgroup or self.mode == "user",
+            process_base=self.process_base,
         )
         gc.enable()
         return job
