@@ -266,6 +266,7 @@ def test_64_processes_count_in_equals_count_out(store: RunStore) -> None:
         while child.poll() is None:  # a reader works beside the writers all the time
             store.counts()
     assert child.returncode == 0
+    assert len(segment_paths(store.folder)) == 65  # one each: no process appends to another's
     counts = store.counts()
     assert counts == {"metrics": 1600, "samples": 1600, "events": 65, "damaged": 0}
     assert [s for s, _ in store.series("rl/x")] == list(range(1600))

@@ -142,12 +142,13 @@ def test_wandb_offline_keeps_the_history(store: RunStore, monkeypatch: pytest.Mo
     tee = TeeRecorder(store, *open_sinks(["wandb"], store))
     record(tee)
     tee.close()
+    assert not store.events("sink_failed")
+    importlib.import_module("wandb").teardown()  # its service process writes the file to the end
     (file,) = store.folder.glob("wandb/offline-run-*/*.wandb")
     history = read_wandb(file)
     rewards = [(float(h["rl/step"]), h["rl/reward"]) for h in history if "rl/reward" in h]
     assert rewards[:3] == [(1, "0.25"), (2, "0.5"), (3, "0.75")]
     assert [h["eval/domain/rg/gcd/score"] for h in history if "eval/step" in h] == ["0.75"]
-    assert not store.events("sink_failed")
 
 
 def read_wandb(file: Path) -> list[dict[str, Any]]:
