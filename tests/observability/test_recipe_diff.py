@@ -76,6 +76,16 @@ def test_first_and_last_results_are_compared() -> None:
     assert compared["c"].before is None and compared["c"].after.score is None
 
 
+def test_an_event_may_say_itself_what_it_is_compared_with() -> None:
+    events = [
+        evaluation(1, domains={"a": 0.1}),
+        evaluation(2, domains={"a": 0.6, "b": 0.7}, before={"a": {"score": 0.2}}),
+    ]
+    first, second = compare_domains(events)
+    assert first.before is not None and (first.before.score, first.after.score) == (0.2, 0.6)
+    assert second.before is None
+
+
 def test_answers_are_joined_by_task() -> None:
     def answer(task: str, text: str, score: float | None) -> dict[str, object]:
         return {"task_id": task, "domain": "d", "prompt": "p", "completion": text, "score": score}

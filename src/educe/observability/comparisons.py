@@ -2,7 +2,8 @@
 
 An ``eval`` event may carry ``domains`` ({name: {"score": …, "low": …, "high": …}}) and ``answers``
 ([{"task_id", "domain", "prompt", "completion", "score", "gold"}]). The first and the last event to
-carry an item are its before and after; an answer may also bring both itself ("before", "after").
+carry an item are its before and after. An event may also bring both itself: ``before`` beside
+``domains``, and answers with "before", "after", "score_before", "score_after".
 """
 
 from __future__ import annotations
@@ -56,23 +57,24 @@ def _result(raw: JSON) -> DomainResult:
 
 
 def compare_domains(events: Sequence[StoredEvent]) -> list[DomainComparison]:
-    """Return each domain's first and last held-out result, sorted by name.
+    """Return each domain's held-out result before and after, sorted by name.
 
-    ``before`` is None for a domain that was evaluated once.
+    An event that brings ``before`` (same form as ``domains``) says itself what it is compared with;
+    else that is the domain's first result. ``before`` is None for a domain evaluated once.
     """
-    first: dict[str, DomainResult] = {}
-    last: dict[str, tuple[int, DomainResult]] = {}
-    first_at: dict[str, int] = {}
-    for i, event in enumerate(events):
+    found: dict[str, DomainComparison] = {}
+    for event in events:
+        told = _mapping(event.payload.get("before"))
         for domain, raw in _mapping(event.payload.get("domains")).items():
-            result = _result(raw)
-            if domain not in first:
-                first[domain], first_at[domain] = result, i
-            last[domain] = (i, result)
-    return [
-        DomainComparison(d, first[d] if last[d][0] != first_at[d] else None, last[d][1])
-        for d in sorted(last)
-    ]
+            earlier = found.get(domain)
+            if domain in told:
+                before: DomainResult | None = _result(told[domain])
+            elif earlier is not None:
+                before = earlier.before or earlier.after
+            else:
+                before = None
+            found[domain] = DomainComparison(domain, before, _result(raw))
+    return [found[domain] for domain in sorted(found)]
 
 
 def compare_answers(events: Sequence[StoredEvent]) -> list[AnswerComparison]:
