@@ -1,0 +1,183 @@
+"""The runner: groups in order, several turns, failures unscored, early stop leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from educe.core.protocols import DomainBase, DomainSpec
+from educe.core.types import (
+    Fault,
+    Message,
+    Reply,
+    Score,
+    Split,
+    StopReason,
+    Task,
+    TaskRequest,
+    user,
+)
+from educe.engines.embedded import EmbeddedEngine
+from educe.models.chat import ChatFormat
+from educe.models.load import LoadedModel, load
+from educe.rollout.outcomes import ReplyFailure
+from educe.rollout.packing import trajectory_sequences
+from educe.rollout.runner import RolloutRunner
+
+
+class Echo(DomainBase):
+    """Three turns; the environment repeats the length of what was said."""
+
+    spec = DomainSpec("echo", "echo", "text", "Talk.", max_turns=3, has_gold=False)
+
+    def task(self, split, index):
+        return Task("echo", split, index, (user(f"say {index}"),))
+
+    def initial_state(self, task):
+        return 0
+
+
+class InstantScoring:
+    """Answers at once, in reverse order of submission; scripted failures by turn."""
+
+    def __init__(self, fail_turn: int = -1) -> None:
+        self.queue = []
+        self.fail_turn = fail_turn
+        self.cancelled = []
+
+    def submit_score(self, key, task, state, transcript):
+        self.queue.append((key, Score.graded(0.5, f"{len(transcript)} messages")))
+
+    def submit_respond(self, key, task, state, transcript):
+        if state == self.fail_turn:
+            self.queue.append((key, ReplyFailure(Fault.GRADER, "broken")))
+            return
+        said = Message("tool", f"{len(transcript[-1].content)} characters")
+        self.queue.append((key, Reply((said,), done=False, state=state + 1)))
+
+    def poll(self, timeout_s=0.0):
+        done, self.queue = self.queue[::-1], []
+        return done
+
+    def cancel(self, key):
+        self.cancelled.append(key)
+        self.queue = [q for q in self.queue if q[0] != key]
+
+    @property
+    def num_pending(self):
+        return len(self.queue)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Path) -> LoadedModel:
+    return load(str(tiny_folder))
+
+
+def make_runner(model: LoadedModel, scoring=None, **options) -> RolloutRunner:
+    chat = ChatFormat(model.tokenizer)
+    engine = EmbeddedEngine(
+        model, stop_token_ids=chat.stop_token_ids, decode=chat.decode, max_rows=6, exact=True
+    )
+    settings = {"seed": 1, "context_length": 512, **options}
+    return RolloutRunner(engine, chat, {"echo": Echo()}, scoring or InstantScoring(), **settings)
+
+
+def requests(count: int, **options) -> list[TaskRequest]:
+    fields = {"num_samples": 3, "max_completion_tokens": 400, "max_turns": 3, **options}
+    return [TaskRequest(i, "echo", Split.TRAIN, i, **fields) for i in range(count)]
+
+
+def test_groups_come_in_order_with_all_their_samples(model):
+    groups = list(make_runner(model).run_requests(requests(5, max_completion_tokens=5)))
+    assert [g.request.request_id for g in groups] == [0, 1, 2, 3, 4]
+    assert all([t.sample_index for t in g.trajectories] == [0, 1, 2] for g in groups)
+    texts = {t.messages[-1].content for g in groups for t in g.trajectories}
+    assert len(texts) > 5, "samples differ"
+
+
+def test_turns_continue_the_sampled_ids(model):
+    (group,) = make_runner(model).run_requests(requests(1))
+    several = [t for t in group.trajectories if len(t.turns) > 1]
+    assert several, "the tiny model ends some turns"
+    for trajectory in several:
+        for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
+            known = (*before.context_token_ids, *before.completion_token_ids)
+            assert after.context_token_ids[: len(known)] == known
+        (sequence,) = trajectory_sequences(trajectory)
+        tokens, mask, logprobs, _ = sequence
+        sampled = [x for t in trajectory.turns for x in t.completion_token_ids]
+        assert tokens[mask].tolist() == sampled
+        behaviour = [x for t in trajectory.turns for x in t.behaviour_logprobs]
+        assert np.allclose(logprobs[mask], behaviour)
+        assert [m.role for m in trajectory.messages[:4]] == [
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+
+
+def test_a_truncated_turn_ends_the_attempt(model):
+    (group,) = make_runner(model).run_requests(requests(1, max_completion_tokens=2))
+    for trajectory in group.trajectories:
+        if trajectory.turns[-1].stop_reason is StopReason.LENGTH:
+            assert trajectory.is_truncated
+            assert trajectory.score.value == 0.5
+
+
+def test_a_broken_environment_is_unscored_never_zero(model):
+    scoring = InstantScoring(fail_turn=0)
+    (group,) = make_runner(model, scoring).run_requests(requests(1))
+    failed = [t for t in group.trajectories if t.score.fault is Fault.GRADER]
+    assert failed
+    assert all(t.score.value is None and "broken" in t.score.reason for t in failed)
+
+
+def test_a_prompt_beyond_the_context_is_unscored(model):
+    runner = make_runner(model, context_length=10)
+    (group,) = runner.run_requests(requests(1))
+    assert all(
+        t.score.value is None and "limit is 10" in t.score.reason for t in group.trajectories
+    )
+
+
+def test_the_order_of_other_requests_changes_no_text(model):
+    def texts(groups):
+        return {
+            (g.request.request_id, t.sample_index): t.messages
+            for g in groups
+            for t in g.trajectories
+        }
+
+    forward = texts(make_runner(model).run_requests(requests(4, max_completion_tokens=8)))
+    backward = texts(make_runner(model).run_requests(requests(4, max_completion_tokens=8)[::-1]))
+    assert forward == backward
+
+
+def test_stopping_early_leaves_the_engine_at_rest(model):
+    scoring = InstantScoring()
+    runner = make_runner(model, scoring)
+    for _ in runner.run_requests(requests(6)):
+        break
+    assert runner.engine.num_unfinished == 0
+    assert not runner.engine._runner.store.segments
+    runner.engine.publish(1)
+
+
+def test_a_raised_check_stops_the_loop(model):
+    calls = []
+
+    def check():
+        calls.append(1)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+
+    runner = make_runner(model, check=check)
+    with pytest.raises(KeyboardInterrupt):
+        list(runner.run_requests(requests(2)))
+    assert runner.engine.num_unfinished == 0
