@@ -261,8 +261,8 @@ def common_subsequence(rng: random.Random) -> Problem:
         "edit_cost",
         ["str", "other"],
         f"the least total cost of turning a_ into b_, where each character of a_ is either kept "
-        f"(cost 0), replaced (cost {swap}) or deleted (cost {skip}, but 0 for one in '{free}'), and "
-        f"each inserted character costs {add}",
+        f"(cost 0), replaced (cost {swap}) or deleted (cost {skip}, but 0 for one in '{free}'), "
+        f"and each inserted character costs {add}",
         body,
         inputs.both(inputs.word, inputs.word),
         [("", ""), ("abc", ""), ("", "abc"), ("stone", "stone")],
