@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,17 @@ def test_own_rules_refuse_what_the_package_accepts() -> None:
     nearly = f"{float(entry['answer']) + 0.09:.2f}"
     assert decimals.score_answer(nearly, entry) == 1
     assert judge("decimal_arithmetic", nearly, entry, decimals.score_answer).value == 0
+
+
+def test_a_probability_is_not_a_prefix_of_itself() -> None:
+    flips, entry = entry_of("coin_flip", min_trials=10)
+    assert entry["answer"] != "0"
+    assert flips.score_answer("0", entry) == 1
+    assert judge("coin_flip", "0", entry, flips.score_answer).value == 0
+    fraction = Fraction(entry["answer"]).limit_denominator(2**20)
+    assert judge("coin_flip", str(fraction), entry, flips.score_answer).value == 1
+    assert judge("coin_flip", f"{float(fraction):.5f}", entry, flips.score_answer).value == 1
+    assert judge("coin_flip", "1/0", entry, flips.score_answer).value == 0
 
 
 def test_number_lists_may_be_written_plainly() -> None:

@@ -91,7 +91,6 @@ ARITHMETIC: dict[str, dict[str, Overrides]] = {
         hard=((4, 6), (3, 4), (2, 4)),
     ),
     "dice": {
-        "easy": {"num_dice": 2, "max_dice_size": 8},
         "medium": {"num_dice": 3, "max_dice_size": 12},
         "hard": {"num_dice": 4, "max_dice_size": 20},
     },
@@ -330,19 +329,16 @@ ALGORITHMS: dict[str, dict[str, Overrides]] = {
         level: {
             "grid_size_x": size,
             "grid_size_y": size,
-            "filled_cells": 2,
-            "filled_cells_weights": 0.3,
+            "filled_cells": cells,
             "simulation_steps": steps,
         }
-        for level, size, steps in (
-            ("tiny", 3, 1),
-            ("easy", 4, 1),
-            ("medium", 6, 1),
-            ("hard", 8, 2),
+        for level, size, cells, steps in (
+            ("easy", 4, 6, 1),
+            ("medium", 5, 10, 1),
+            ("hard", 8, 24, 2),
         )
     },
     "game_of_life_halting": {
-        "easy": {"grid_size_x": 8, "grid_size_y": 8, "num_oscillators": 2},
         "medium": {"grid_size_x": 10, "grid_size_y": 10, "num_oscillators": 3},
         "hard": {"grid_size_x": 14, "grid_size_y": 14, "difficulty": 2},
     },

@@ -25,6 +25,7 @@ _EXACT = "only the gold text is right; the family's scorer evaluates the answer 
 
 OWN_RULES: dict[str, str] = {
     "binary_matrix": _EXACT,
+    "coin_flip": "within 0.0001 of the gold; the family gives '0' full marks, as a prefix of it",
     "countdown": "checked here with exact fractions; the family evaluates the answer as code",
     "decimal_arithmetic": "exactly the gold number; the family tolerates a whole last digit",
     "game_of_life_halting": "only the gold word is right; the family accepts any non-empty text",
@@ -126,7 +127,17 @@ def _numbers(text: str) -> list[Any] | None:
     return None if any(n is None for n in numbers) else numbers
 
 
+def _coin_flip(answer: str, entry: Entry) -> bool:
+    parts = [parse_number(part) for part in answer.split("/")]
+    if None in parts or len(parts) > 2 or (len(parts) == 2 and parts[1] == 0):
+        return False
+    numbers = [Fraction(part) for part in parts if part is not None]
+    value = numbers[0] / numbers[1] if len(numbers) == 2 else numbers[0]
+    return abs(value - Fraction(str(entry["answer"]))) <= Fraction(1, 10_000)
+
+
 _OWN_CHECKS: dict[str, Callable[[str, Entry], bool]] = {
+    "coin_flip": _coin_flip,
     "countdown": _countdown,
     "number_sorting": _number_sorting,
 }
