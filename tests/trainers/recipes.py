@@ -9,12 +9,12 @@ from educe.config.loader import LoadedRecipe
 from educe.config.settings import Recipe
 
 
-def tiny_recipe(model: Path, out: Path, **sections: Any) -> LoadedRecipe:
+def tiny_recipe(folder: Path, out: Path, /, **sections: Any) -> LoadedRecipe:
     """Return a recipe of a few steps; ``sections`` are merged over its own."""
     raw: dict[str, Any] = {
         "stages": ["sft", "rl"],
         "run": {"name": "run", "out": str(out), "mode": "exact", "threads": 1, "seed": 3},
-        "model": {"name": str(model)},
+        "model": {"name": str(folder)},
         "domains": {
             "arithmetic/add/tiny": {},
             "letters": {"function": "tests.trainers.letters:domain"},

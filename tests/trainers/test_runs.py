@@ -58,7 +58,7 @@ def test_trained_ids_are_the_sampled_ids(finished):
     from educe.rollout.packing import trajectory_sequences
 
     for stored in RunStore.open(finished).samples():
-        trajectory = Trajectory.from_json(stored.sample)
+        trajectory = Trajectory.from_json(stored.body)
         (sequence,) = trajectory_sequences(trajectory)
         tokens, mask, _, _ = sequence
         assert tuple(tokens[mask]) == trajectory.turns[0].completion_token_ids

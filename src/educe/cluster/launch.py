@@ -7,12 +7,11 @@ ends the run at once instead of letting the others wait for it.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +24,13 @@ if TYPE_CHECKING:
     from educe.pipeline import RunResult
 
 
+_HOST = "127.0.0.1"
+
+
 def free_port() -> int:
     """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((_HOST, 0))
         return int(probe.getsockname()[1])
 
 
@@ -43,74 +45,60 @@ def train_ranks(
     from educe.api import train_here
     from educe.parallel.collectives import ProcessGroup
 
-    size = loaded.recipe.run.ranks
-    address = f"tcp://127.0.0.1:{free_port()}"
+    size, port = loaded.recipe.run.ranks, free_port()
     with tempfile.TemporaryDirectory() as scratch:
         recipe_file = Path(scratch) / "recipe.json"
         recipe_file.write_text(json.dumps(loaded.recipe.model_dump(mode="json")))
-        ranks = [_start(recipe_file, rank, size, address, scratch) for rank in range(1, size)]
-        watch = _Watch(ranks)
-        stop = StopSignal()
+        ranks = [_start(recipe_file, rank, size, port, scratch) for rank in range(1, size)]
+        collectives = None
         try:
-            watch.start()
-            collectives = ProcessGroup(0, size, address)
+            collectives = ProcessGroup(0, size, _HOST, port, check=lambda: _raise_dead(ranks))
             result = train_here(
                 loaded,
                 resume=resume,
                 announce=announce,
                 live=live,
-                stop=stop,
+                stop=StopSignal(),
                 collectives=collectives,
             )
-            watch.expect_end()
             for rank in ranks:
                 rank.wait(timeout=60)
             return result
-        except RuntimeError as error:
-            dead = watch.dead()
-            if dead:
-                raise InfrastructureError(f"trainer {dead}; continue with --resume") from error
+        except RuntimeError:
+            # Gloo only says that a connection closed; the rank's end says why.
+            _raise_dead(ranks, wait_s=5.0)
             raise
         finally:
-            watch.expect_end()
+            if collectives is not None:
+                collectives.close()
             for rank in ranks:
                 if rank.poll() is None:
                     rank.terminate()
+                rank.wait(timeout=30)
 
 
 def _start(
-    recipe_file: Path, rank: int, size: int, address: str, scratch: str
+    recipe_file: Path, rank: int, size: int, port: int, scratch: str
 ) -> subprocess.Popen[bytes]:
-    log = (Path(scratch) / f"rank-{rank}.log").open("wb")
     command = [sys.executable, "-m", "educe.cluster.rank"]
-    command += [str(recipe_file), str(rank), str(size), address]
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=dict(os.environ))
+    command += [str(recipe_file), str(rank), str(size), str(port)]
+    with (Path(scratch) / f"rank-{rank}.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
 
-class _Watch:
-    """Notices a rank that died while it was needed."""
-
-    def __init__(self, ranks: list[subprocess.Popen[bytes]]) -> None:
-        self._ranks = ranks
-        self._ending = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._look, daemon=True).start()
-
-    def expect_end(self) -> None:
-        self._ending.set()
-
-    def dead(self) -> str:
-        for number, rank in enumerate(self._ranks, start=1):
+def _raise_dead(ranks: list[subprocess.Popen[bytes]], wait_s: float = 0.0) -> None:
+    """Raise InfrastructureError when a rank has died; give it ``wait_s`` to be seen dead."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        for number, rank in enumerate(ranks, start=1):
             if rank.poll() not in (None, 0):
-                return f"rank {number} died with status {rank.returncode}"
-        return ""
-
-    def _look(self) -> None:
-        while not self._ending.wait(0.5):
-            if self.dead():
-                # Gloo notices the closed connection by itself and raises in rank 0.
-                return
+                raise InfrastructureError(
+                    f"trainer rank {number} died with status {rank.returncode}; continue with "
+                    "--resume"
+                )
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(0.1)
 
 
 def rank_main(arguments: list[str]) -> int:
@@ -119,9 +107,9 @@ def rank_main(arguments: list[str]) -> int:
     from educe.parallel.collectives import ProcessGroup
     from educe.pipeline import Pipeline
 
-    recipe_file, rank, size, address = arguments
+    recipe_file, rank, size, port = arguments
     recipe = Recipe.model_validate_json(Path(recipe_file).read_text())
-    collectives = ProcessGroup(int(rank), int(size), address)
+    collectives = ProcessGroup(int(rank), int(size), _HOST, int(port))
     folder = Path(recipe.run.out) / recipe.run.name
     result = Pipeline(
         LoadedRecipe(recipe), _Silent(), folder, collectives=collectives, announce=print

@@ -1,4 +1,4 @@
-"""``python -m educe.cluster.rank RECIPE.json RANK SIZE ADDRESS``: one trainer rank."""
+"""``python -m educe.cluster.rank RECIPE.json RANK SIZE PORT``: one trainer rank."""
 
 from __future__ import annotations
 

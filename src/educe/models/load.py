@@ -133,9 +133,11 @@ def load(
         MissingExtraError: LoRA without peft.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
     from educe.models.attention import ATTENTION_NAME
 
+    logging.disable_progress_bar()  # seconds-long bars would tear the live view
     folder = find_folder(name, allow_hub=allow_hub, announce=announce)
     config_path = folder / "config.json"
     if not config_path.exists():

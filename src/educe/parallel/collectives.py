@@ -6,7 +6,8 @@ denominators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -61,19 +62,44 @@ class ProcessGroup:
 
     Args:
         rank, world_size: of this process.
-        address: ``tcp://host:port`` or ``file://path`` of the rendezvous.
-        timeout_s: a collective that waits longer raises instead of hanging.
+        host, port: of the store that rank 0 opens.
+        join_timeout_s: how long to wait for the other ranks to appear.
+        timeout_s: a collective that waits longer raises instead of hanging; others wait this long
+            while rank 0 samples.
+        check: called while waiting for the ranks; may raise when one is known to be dead.
     """
 
     def __init__(
-        self, rank: int, world_size: int, address: str, *, timeout_s: float = 600.0
+        self,
+        rank: int,
+        world_size: int,
+        host: str,
+        port: int,
+        *,
+        join_timeout_s: float = 180.0,
+        timeout_s: float = 3600.0,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         import torch.distributed as dist
 
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        store = dist.TCPStore(
+            host,
+            port,
+            world_size,
+            is_master=rank == 0,
+            timeout=timedelta(seconds=join_timeout_s),
+            wait_for_workers=False,
+        )
+        store.add("joined", 1)
+        deadline = time.monotonic() + join_timeout_s
+        while store.add("joined", 0) < world_size:
+            check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not all {world_size} ranks came within {join_timeout_s:g} s")
+            time.sleep(0.05)
         dist.init_process_group(
-            backend,
-            init_method=address,
+            "nccl" if torch.cuda.is_available() else "gloo",
+            store=store,
             rank=rank,
             world_size=world_size,
             timeout=timedelta(seconds=timeout_s),

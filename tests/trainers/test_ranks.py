@@ -1,0 +1,100 @@
+"""Two trainer ranks over gloo give one rank's gradients (decision 2) and finish a recipe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from educe.algorithms.catalogue import BUNDLES
+from educe.api import train
+from educe.cluster.launch import free_port
+from educe.core.errors import InfrastructureError
+from educe.models.tiny import save_tiny
+from tests.trainers.recipes import tiny_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_RANK = """
+import sys, torch
+from pathlib import Path
+from safetensors.torch import save_file
+torch.set_num_threads(1)
+from educe.config.settings import OptimizerSettings
+from educe.models.load import load
+from educe.parallel.collectives import ProcessGroup, SingleProcess
+from educe.algorithms.catalogue import BUNDLES
+from educe.trainers.credit import losses_of
+from educe.trainers.step import TrainerState, accumulate_gradients
+from tests.trainers.test_gradients import make_samples
+folder, out, rank, size, port = sys.argv[1:6]
+group = SingleProcess() if size == "1" else ProcessGroup(
+    int(rank), int(size), "127.0.0.1", int(port))
+model = load(folder, dtype="float64")
+grads = {}
+for name in sys.argv[6:]:
+    state = TrainerState.create(model, OptimizerSettings(micro_batch_tokens=70), 1e-3,
+                                collectives=group)
+    state.optimizer.zero_grad(set_to_none=True)
+    tally = accumulate_gradients(state, make_samples([name]), losses_of({name: BUNDLES[name]}))
+    grads[name] = torch.cat([p.grad.reshape(-1) for _, p in model.trainable()]).clone()
+    grads[name + "/loss"] = torch.tensor([tally.values()["loss"]], dtype=torch.float64)
+save_file(grads, out)
+"""
+
+
+def run_ranks(folder: Path, out: Path, size: int, names: list[str]) -> list[dict]:
+    port = str(free_port())
+    files = [out / f"{size}-{rank}.safetensors" for rank in range(size)]
+    command = [sys.executable, "-c", _RANK]
+    children = [
+        subprocess.Popen(
+            [*command, str(folder), str(file), str(rank), str(size), port, *names],
+            cwd=ROOT,
+        )
+        for rank, file in enumerate(files)
+    ]
+    assert [child.wait(timeout=240) for child in children] == [0] * size
+    return [load_file(file) for file in files]
+
+
+def test_two_ranks_give_one_ranks_gradients(tmp_path):
+    folder = save_tiny(tmp_path / "m", dtype="float64", seed=3)
+    names = sorted(BUNDLES)
+    (one,) = run_ranks(folder, tmp_path, 1, names)
+    two = run_ranks(folder, tmp_path, 2, names)
+    for name in names:
+        for rank in two:
+            assert (rank[name] - one[name]).norm() / one[name].norm() <= 1e-9
+            assert torch.allclose(rank[name + "/loss"], one[name + "/loss"], rtol=1e-12)
+
+
+def test_a_recipe_runs_with_two_ranks(tiny_folder, tmp_path):
+    single = train(tiny_recipe(tiny_folder, tmp_path / "one"), announce=lambda _: None)
+    recipe = tiny_recipe(
+        tiny_folder, tmp_path / "two", run={"ranks": 2, "out": str(tmp_path / "two")}
+    )
+    double = train(recipe, announce=lambda _: None)
+    assert double.status == "done"
+    a = load_file(single.folder / "models" / "sft" / "model.safetensors")
+    b = load_file(double.folder / "models" / "sft" / "model.safetensors")
+    # AdamW amplifies rounding where a gradient is nearly 0, so weights are close, not equal.
+    difference = sum((a[k] - b[k]).norm() ** 2 for k in a) ** 0.5
+    size = sum(a[k].norm() ** 2 for k in a) ** 0.5
+    assert difference / size < 1e-2
+
+
+def test_a_rank_that_dies_ends_the_run_with_a_clear_error(tiny_folder, tmp_path, monkeypatch):
+    from educe.cluster import launch
+
+    def die(recipe_file, rank, size, port, scratch):
+        return subprocess.Popen([sys.executable, "-c", "import os; os._exit(7)"])
+
+    monkeypatch.setattr(launch, "_start", die)
+    recipe = tiny_recipe(tiny_folder, tmp_path, run={"ranks": 2, "out": str(tmp_path)})
+    with pytest.raises(InfrastructureError, match=r"rank 1 died with status 7.*--resume"):
+        train(recipe, announce=lambda _: None)
