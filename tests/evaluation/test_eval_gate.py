@@ -17,7 +17,7 @@ from educe.core.errors import EduceError
 from educe.core.types import Fault, Score
 from educe.evaluation.gate import Decision, GateLedger, Policy, decide, read_policy
 from educe.evaluation.records import Outcome
-from educe.evaluation.runner import evaluate
+from educe.evaluation.runner import JournalFile, evaluate
 from educe.evaluation.saved import load_saved, save_meaning
 
 
@@ -30,8 +30,8 @@ def run(rates, *, tasks=100, label="m", journal=None, lost=0):
         return task.gold if (task.index * 37) % 100 < 100 * rates[task.domain] else "0"
 
     result = evaluate(
-        Scripted(domains, answer), domains, tasks_per_domain=tasks, label=label, identity=label,
-        journal=journal,
+        Scripted(domains, answer), domains, tasks_per_domain=tasks, label=label,
+        journal=None if journal is None else JournalFile(journal, label),
     )  # fmt: skip
     if journal is not None:
         save_meaning(result, journal)

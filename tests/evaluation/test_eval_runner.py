@@ -12,7 +12,7 @@ from scripted_domain import Scripted, Sums, shuffled
 from educe.core.errors import DomainError, EduceError
 from educe.core.types import Fault, Group, Score, Split, TaskRequest, Verdict
 from educe.evaluation.records import EvalResult, Outcome, outcome_of
-from educe.evaluation.runner import Limits, Progress, evaluate
+from educe.evaluation.runner import JournalFile, Limits, Progress, evaluate
 from educe.evaluation.summary import HeadlineRule, pool_seeds, summarise
 
 
@@ -173,51 +173,55 @@ def test_an_interrupted_evaluation_continues_and_repeats_nothing(tmp_path: Path)
     settings = {"tasks_per_domain": 6, "samples": 2, "temperature": 0.5}
     whole = evaluate(Scripted(domains, gold), domains, **settings)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(Stops(domains, gold, 4), domains, journal=journal, **settings)
+        evaluate(Stops(domains, gold, 4), domains, journal=JournalFile(journal), **settings)
     # A line torn by a kill: cut off, its task is done again.
     with journal.open("ab") as file:
         file.write(b'{"domain": "sums", "ind')
     seen: list[Progress] = []
     rest = Scripted(domains, gold)
-    result = evaluate(rest, domains, journal=journal, progress=seen.append, **settings)
+    result = evaluate(rest, domains, journal=JournalFile(journal), progress=seen.append, **settings)
     assert result.rows == whole.rows
     assert len(rest.requests) == 9 - 4
     assert [(p.done, p.total, p.num_resumed) for p in seen] == [(n, 9, 4) for n in range(5, 10)]
     assert seen[-1].left_s == 0.0
     again = Scripted(domains, gold)
-    assert evaluate(again, domains, journal=journal, **settings).rows == whole.rows
+    assert evaluate(again, domains, journal=JournalFile(journal), **settings).rows == whole.rows
     assert again.requests == []
 
 
 def test_more_tasks_later_extend_the_same_journal(tmp_path: Path):
     domains = {"sums": Sums()}
     journal = tmp_path / "rows.jsonl"
-    evaluate(Scripted(domains, gold), domains, tasks_per_domain=3, journal=journal)
+    evaluate(Scripted(domains, gold), domains, tasks_per_domain=3, journal=JournalFile(journal))
     more = Scripted(domains, gold)
-    assert len(evaluate(more, domains, tasks_per_domain=5, journal=journal).rows) == 5
+    assert len(evaluate(more, domains, tasks_per_domain=5, journal=JournalFile(journal)).rows) == 5
     assert [r.index for r in more.requests] == [3, 4]
-    fewer = evaluate(Scripted(domains, gold), domains, tasks_per_domain=2, journal=journal)
+    fewer = evaluate(
+        Scripted(domains, gold), domains, tasks_per_domain=2, journal=JournalFile(journal)
+    )
     assert [r.index for r in fewer.rows] == [0, 1]
 
 
 def test_a_journal_of_other_settings_is_refused(tmp_path: Path):
     domains = {"sums": Sums()}
     journal = tmp_path / "rows.jsonl"
-    evaluate(Scripted(domains, gold), domains, tasks_per_domain=2, journal=journal, identity="A")
+    evaluate(
+        Scripted(domains, gold), domains, tasks_per_domain=2, journal=JournalFile(journal, "A")
+    )
     with pytest.raises(EduceError, match="identity: there 'A', wanted 'B'"):
         evaluate(
-            Scripted(domains, gold), domains, tasks_per_domain=2, journal=journal, identity="B"
+            Scripted(domains, gold), domains, tasks_per_domain=2, journal=JournalFile(journal, "B")
         )
     with pytest.raises(EduceError, match=r"temperature: there 0.0, wanted 1.0"):
         evaluate(
-            Scripted(domains, gold), domains, tasks_per_domain=2, journal=journal, identity="A",
+            Scripted(domains, gold), domains, tasks_per_domain=2, journal=JournalFile(journal, "A"),
             temperature=1.0,
         )  # fmt: skip
     with journal.open("ab") as file:
         file.write(b'{"domain": "sums"}\n')
     with pytest.raises(EduceError, match=r"rows.jsonl:4: not a group"):
         evaluate(
-            Scripted(domains, gold), domains, tasks_per_domain=2, journal=journal, identity="A"
+            Scripted(domains, gold), domains, tasks_per_domain=2, journal=JournalFile(journal, "A")
         )
 
 

@@ -51,6 +51,18 @@ class Progress:
     domain: str
 
 
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """Where an evaluation keeps its rows, and what they depend on besides the settings.
+
+    ``identity`` (model, weights, prompt) is part of the file's header, so that rows of another
+    model are never mixed in.
+    """
+
+    path: Path
+    identity: JSON = None
+
+
 class EvalJournal:
     """An append-only JSONL file of finished groups' rows, with a header that says what they are.
 
@@ -185,8 +197,7 @@ def evaluate(
     scorer: Scorer | None = None,
     limits: Mapping[str, Limits] | None = None,
     label: str = "model",
-    journal: Path | None = None,
-    identity: JSON = None,
+    journal: JournalFile | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> EvalResult:
     """Evaluate on the first ``tasks_per_domain`` tasks of a split of every domain.
@@ -196,9 +207,7 @@ def evaluate(
         samples: completions a task; more than one wants a temperature above 0.
         scorer: judges anew, e.g. by a lenient extractor; None keeps the scores that came.
         limits: per domain, what replaces its own token and turn limits.
-        journal: JSONL file of finished groups; what is there is not sampled again.
-        identity: what else the rows depend on (model, weights, prompt); part of the journal's
-            header, so that rows of another model are never mixed in.
+        journal: where finished groups are kept; what is there is not sampled again.
         progress: called after every finished group.
 
     Raises:
@@ -217,10 +226,10 @@ def evaluate(
         "samples": samples,
         "temperature": temperature,
         "limits": {r.domain: [r.max_completion_tokens, r.max_turns] for r in requests},
-        "identity": identity,
+        "identity": None if journal is None else journal.identity,
         "scorer": None if scorer is None else getattr(scorer, "__qualname__", repr(scorer)),
     }
-    book = None if journal is None else EvalJournal(journal, settings)
+    book = None if journal is None else EvalJournal(journal.path, settings)
     finished = {} if book is None else dict(book.rows)
     open_requests = [r for r in requests if (r.domain, r.index) not in finished]
     start = time.monotonic()

@@ -11,7 +11,7 @@ from educe.core.protocols import Domain
 from educe.core.types import JSON, Group, Split, TaskRequest
 from educe.evaluation.records import EvalResult
 from educe.evaluation.report import Report, ReportPaths, build_report, write_report
-from educe.evaluation.runner import Limits, Progress, evaluate
+from educe.evaluation.runner import JournalFile, Limits, Progress, evaluate
 from educe.evaluation.saved import save_meaning
 
 
@@ -77,8 +77,7 @@ def run_eval(
         split=plan.split,
         limits=session.limits,
         label=session.label,
-        journal=journal,
-        identity=session.identity,
+        journal=None if journal is None else JournalFile(journal, session.identity),
         progress=progress,
     )
     if journal is not None:
