@@ -18,6 +18,7 @@ from educe.observability.run_store import RunStore
 from educe.observability.timing import Spans
 from educe.rollout.journal import Journal, JournalledScoring
 from educe.session import Announce, Session, build_session, resolved_bundles, resolved_domains
+from educe.sources import LocalSource, RemoteSource
 from educe.stage_eval import EvalStage
 
 
@@ -111,6 +112,7 @@ class Pipeline:
         """Do all stages from where the run is; return how it ended."""
         evaluation = None
         with ExitStack() as stack:
+            self._stack = stack
             self._open(stack)
             while self._place.stage_index < len(self.recipe.stages):
                 stage = self.recipe.stages[self._place.stage_index]
@@ -287,8 +289,7 @@ class Pipeline:
         bundles = resolved_bundles(self.recipe, self.session.domain_settings)
         loop = ReinforceLoop(
             state=self.state,
-            source=self.session,
-            engine=self.session.engine,
+            source=LocalSource(self.session),
             domains=self.session.domains,
             settings=settings,
             domain_settings=self.session.domain_settings,
@@ -300,6 +301,10 @@ class Pipeline:
             reference=self._reference(any(b.kl_coefficient for b in bundles.values())),
             version=self.version,
         )
+        if self.recipe.engine.workers and self.collectives.rank == 0:
+            loop.source = self._stack.enter_context(
+                RemoteSource(self.recipe, self.session, self.folder, self.version)
+            )
         goal = GoalWatch(self.recipe.goal, self._screen)
         if self._place.loop:
             loop.restore(self._place.loop)

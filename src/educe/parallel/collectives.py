@@ -82,7 +82,7 @@ class ProcessGroup:
     ) -> None:
         import torch.distributed as dist
 
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]
             host,
             port,
             world_size,

@@ -113,6 +113,7 @@ class RolloutRunner:
         self.check = check
         self.num_sampled_tokens = 0
         self._attempts: dict[str, _Attempt] = {}
+        self._fed: list[_OpenGroup] = []
 
     def run_requests(self, requests: Sequence[TaskRequest]) -> Iterator[Group]:
         """Yield one group a request, in the order of the requests.
@@ -130,6 +131,24 @@ class RolloutRunner:
                     yield open_groups.popleft().close()
         finally:
             self._abandon()
+
+    # The same in small steps, for a worker that is fed from outside.
+
+    def submit(self, request: TaskRequest) -> None:
+        """Start a request; ``step`` works on it."""
+        self._fed.append(self._open(request))
+
+    def step(self) -> list[Group]:
+        """Advance everything a little; return the groups that are complete."""
+        self._advance()
+        done = [g for g in self._fed if g.is_done]
+        self._fed = [g for g in self._fed if not g.is_done]
+        return [g.close() for g in done]
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests started by ``submit`` and not returned by ``step``."""
+        return len(self._fed)
 
     def _has_room(self, request: TaskRequest) -> bool:
         return not self._attempts or len(self._attempts) + request.num_samples <= self.max_open

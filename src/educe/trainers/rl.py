@@ -6,7 +6,7 @@ Synchronous training is staleness 0 of the same buffer that asynchronous trainin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from educe.algorithms.catalogue import Bundle
 from educe.config.settings import DomainSettings, ReinforceSettings
-from educe.core.protocols import Domain, Engine, MetricRow, Recorder
+from educe.core.protocols import Domain, MetricRow, Recorder
 from educe.core.types import Group, Split, TaskRequest
 from educe.rollout.buffer import GroupBuffer
 from educe.rollout.ledger import Ledger, Standing, place_in_epoch
@@ -34,9 +34,13 @@ _MAX_REFILLS = 10
 
 
 class GroupSource(Protocol):
-    """Turns requests into groups, in any order (the embedded runner, or remote workers)."""
+    """Turns issued orders into groups, in any order, and tells the ledger what runs."""
 
-    def run_requests(self, requests: Sequence[TaskRequest]) -> Any: ...
+    def run_requests(self, requests: Sequence[TaskRequest], ledger: Ledger) -> Iterable[Group]: ...
+
+    def publish(self, version: int) -> None:
+        """Make the trainer's current weights the ones that are sampled from."""
+        ...
 
 
 class SpanTimer(Protocol):
@@ -60,7 +64,6 @@ class ReinforceLoop:
 
     state: TrainerState
     source: GroupSource
-    engine: Engine
     domains: Mapping[str, Domain]
     settings: ReinforceSettings
     domain_settings: Mapping[str, DomainSettings]
@@ -83,7 +86,7 @@ class ReinforceLoop:
             results = self._update(number, credits)
         with self.spans.measure("publish"):
             self.version += 1
-            self.engine.publish(self.version)
+            self.source.publish(self.version)
         return self._record(number, credits, results)
 
     # Sample and score
@@ -107,9 +110,7 @@ class ReinforceLoop:
             requests = self.ledger.requests(Standing.ISSUED)
             missing = self.settings.prompts - len(buffer) - len(requests)
             requests += [self._issue() for _ in range(missing)]
-            for request in requests:
-                self.ledger.mark_running(request.request_id)
-            for group in self.source.run_requests(requests):
+            for group in self.source.run_requests(requests, self.ledger):
                 buffer.add(group)
             batch = buffer.next_batch(self.version)
             if batch is not None:
