@@ -83,6 +83,57 @@ class PrefillContext:
         return torch.cat(outs, dim=2)
 
 
+class _Level:
+    """The segments at one depth of the rows' chains, each read once for all rows that share it.
+
+    Rows are sorted by segment once a step, so that a layer gathers its queries once, attends to
+    each segment with a slice of them, and scatters once.
+    """
+
+    def __init__(self, runs: list[tuple[int, int, int]], order: Tensor, back: Tensor) -> None:
+        self.runs = runs  # (segment id, first, end) among the sorted rows
+        self.order = order
+        self.back = back  # place of each row among the sorted ones; one past them: no segment here
+
+    @staticmethod
+    def build(chains: Sequence[tuple[int, ...]], level: int, device: torch.device) -> _Level:
+        rows = [r for r, chain in enumerate(chains) if len(chain) > level]
+        rows.sort(key=lambda r: chains[r][level])
+        runs: list[tuple[int, int, int]] = []
+        for place, row in enumerate(rows):
+            segment_id = chains[row][level]
+            first = runs.pop()[1] if runs and runs[-1][0] == segment_id else place
+            runs.append((segment_id, first, place + 1))
+        back = [len(rows)] * len(chains)
+        for place, row in enumerate(rows):
+            back[row] = place
+        return _Level(runs, torch.tensor(rows, device=device), torch.tensor(back, device=device))
+
+    def attend(
+        self, store: CacheStore, layer: int, query: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs [R, K, G, D] and log-sum-exps [R, K, G] for queries [R, K, G, D].
+
+        Rows without a segment here get log-sum-exp -inf, which a merge ignores.
+        """
+        _, kv_heads, group, width = query.shape
+        stacked = query[self.order].transpose(0, 1).reshape(1, kv_heads, -1, width)
+        outs, lses = [], []
+        for segment_id, first, end in self.runs:
+            past = store.segments[segment_id][layer]
+            out, lse = flash_forward(
+                stacked[:, :, first * group : end * group], past[0], past[1], False, scale
+            )
+            outs.append(out.to(lse.dtype))
+            lses.append(lse)
+        if len(self.order) < len(self.back):
+            outs.append(outs[0].new_zeros(1, kv_heads, group, width))
+            lses.append(lses[0].new_full((1, kv_heads, group), float("-inf")))
+        out = torch.cat(outs, 2).view(kv_heads, -1, group, width).transpose(0, 1)
+        lse = torch.cat(lses, 2).view(kv_heads, -1, group).transpose(0, 1)
+        return out[self.back], lse[self.back]
+
+
 class DecodeContext:
     """Attention of one new token for each row: its own slot, then the segments of its chain.
 
@@ -105,14 +156,8 @@ class DecodeContext:
         outside = torch.arange(extent, device=device) > self.ends.unsqueeze(1)
         self.bias = torch.zeros(len(rows), 1, 1, extent, dtype=store.slots.dtype, device=device)
         self.bias.masked_fill_(outside[:, None, None, :], float("-inf"))
-        sharing: dict[int, list[int]] = {}
-        for row, chain in enumerate(self.chains):
-            for segment_id in chain:
-                sharing.setdefault(segment_id, []).append(row)
-        self.sharing = {
-            segment_id: torch.tensor(rows_of, device=device)
-            for segment_id, rows_of in sharing.items()
-        }
+        depth = max((len(chain) for chain in self.chains), default=0)
+        self.levels = [_Level.build(self.chains, level, device) for level in range(depth)]
 
     def attend(
         self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
@@ -135,7 +180,7 @@ class DecodeContext:
     def _together(
         self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scale: float
     ) -> Tensor:
-        num_rows, kv_heads, group, width = query.shape
+        num_rows = len(query)
         out, lse = masked_attention(
             query,
             keys[:num_rows, :, : self.extent],
@@ -143,13 +188,9 @@ class DecodeContext:
             self.bias,
             scale,
         )
-        for segment_id, rows in self.sharing.items():
-            past = self.store.segments[segment_id][layer]
-            stacked = query[rows].transpose(0, 1).reshape(1, kv_heads, -1, width)
-            more, more_lse = flash_forward(stacked, past[0], past[1], False, scale)
-            more = more.reshape(kv_heads, -1, group, width).transpose(0, 1).to(lse.dtype)
-            more_lse = more_lse.reshape(kv_heads, -1, group).transpose(0, 1)
-            out[rows], lse[rows] = merge(out[rows], lse[rows], more, more_lse)
+        for level in self.levels:
+            more, more_lse = level.attend(self.store, layer, query, scale)
+            out, lse = merge(out, lse, more, more_lse)
         return out
 
     def _alone(
