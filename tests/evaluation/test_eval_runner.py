@@ -13,7 +13,7 @@ from educe.core.errors import DomainError, EduceError
 from educe.core.types import Fault, Group, Score, Split, TaskRequest, Verdict
 from educe.evaluation.records import EvalResult, Outcome, outcome_of
 from educe.evaluation.runner import JournalFile, Limits, Progress, evaluate
-from educe.evaluation.summary import HeadlineRule, pool_seeds, summarise
+from educe.evaluation.summary import HeadlineRule, summarise
 
 
 def gold(task, sample):
@@ -284,18 +284,3 @@ def test_results_round_trip_through_json():
     assert EvalResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     with pytest.raises(ValueError, match="format 7"):
         EvalResult.from_json({**result.to_json(), "format_version": 7})
-
-
-def test_seeds_pool_as_further_samples_of_the_same_tasks():
-    domains = {"sums": Sums()}
-    runs = [
-        evaluate(Scripted(domains, lambda t, k, s=s: t.gold if t.index % 3 == s else "0"), domains,
-                 tasks_per_domain=9)
-        for s in range(3)
-    ]  # fmt: skip
-    pooled = pool_seeds(runs, "three seeds")
-    assert len({r.key for r in pooled.rows}) == 27
-    assert summarise(pooled).macro.value == pytest.approx(1 / 3)
-    other = evaluate(Scripted(domains, gold), domains, tasks_per_domain=8)
-    with pytest.raises(ValueError, match="same tasks"):
-        pool_seeds([runs[0], other], "x")
