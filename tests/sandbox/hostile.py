@@ -180,7 +180,7 @@ for folder in ("/tmp", "/dev/shm"):
         "inode fill",
         """
 try:
-    for i in range(100000): open(f"f{i}", "w").close()
+    for i in range(8000): open(f"f{i}", "w").close()
 except OSError as error: print("errno", error.errno, i < 5000)
 """,
         "OK",

@@ -69,6 +69,11 @@ class Sandbox:
         return self._backend.level
 
     @property
+    def facts(self) -> dict[str, JSON]:
+        """How the level was reached: mode (root, user, confined), Landlock and cgroup versions."""
+        return self._backend.facts if isinstance(self._backend, EmbeddedBackend) else {}
+
+    @property
     def address(self) -> Address | None:
         """What a worker process needs to share this sandbox; None at the plain level."""
         return self._backend.address if isinstance(self._backend, EmbeddedBackend) else None

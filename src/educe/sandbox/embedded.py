@@ -103,6 +103,7 @@ class EmbeddedBackend:
         self._start()
 
     def _start(self) -> None:
+        process: subprocess.Popen[bytes] | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         name, token = f"educe-{os.getpid()}-{secrets.token_hex(8)}", secrets.token_hex(16)
         try:
@@ -123,6 +124,8 @@ class EmbeddedBackend:
             _receive(ours)
         except BaseException:
             ours.close()
+            if process is not None:
+                _end(process, ours, os.getpid())
             raise
         finally:
             theirs.close()
@@ -155,22 +158,24 @@ class EmbeddedBackend:
     def _level_of(self, answer: dict[str, Any]) -> Level:
         if self._layers != ALL_LAYERS:
             return Level.PLAIN
-        if answer["mode"] == "confined":
-            return Level.CONFINED if answer["landlock"] else Level.PLAIN
-        return Level.CGROUPS if answer["cgroups"] else Level.NAMESPACES
+        if answer["mode"] in ("root", "user"):
+            return Level.CGROUPS if answer["cgroups"] else Level.NAMESPACES
+        if answer["mode"] == "confined" and answer["landlock"]:
+            return Level.CONFINED
+        return Level.PLAIN
 
     def _fingerprint(self, answer: dict[str, Any]) -> str:
         parts = (sys.version, os.uname().release, os.uname().machine, answer, self._layers)
         return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
     def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
-        frames = [_frame(index, job, self.address.token) for index, job in enumerate(jobs)]
         results: list[Result | None] = [None] * len(jobs)
         for attempt in range(2):
             todo = [index for index, result in enumerate(results) if result is None]
+            frames = [_frame(index, jobs[index], self.address.token) for index in todo]
             try:
                 connection = self._connections.get(self.address)
-                for head in connection.exchange([frames[index] for index in todo]):
+                for head in connection.exchange(frames):
                     index = head["id"]
                     results[index] = to_result(jobs[index], head, self.address)
                 break
@@ -247,8 +252,13 @@ class _Connection:
     """One stream to the supervisor, used by one thread of one process."""
 
     def __init__(self, address: Address) -> None:
-        self.sock = _connect_socket(address)
         self._reader = wire.Reader()
+        self.sock = _connect_socket(address)
+
+    def __del__(self) -> None:
+        # A thread that ends drops its connection without a word.
+        if hasattr(self, "sock"):
+            self.sock.close()
 
     def exchange(self, frames: list[bytes]) -> list[dict[str, Any]]:
         """Send frames, a window of them at a time, and return as many answers.

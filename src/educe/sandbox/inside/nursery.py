@@ -205,6 +205,8 @@ class Nursery:
         Raises:
             ZygoteFailed: when it cannot.
         """
+        if mode not in ("root", "user", "confined"):
+            raise ZygoteFailed("no such mode")
         self.mode = mode
         first = Zygote(self, "")
         self.zygotes[""] = first

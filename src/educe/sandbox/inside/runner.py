@@ -186,7 +186,10 @@ def _run_program(job: dict[str, Any], result_fd: int) -> NoReturn:
         status = 1
     except BaseException:
         status = 1
-        sys.excepthook(*sys.exc_info())
+        kind, value, trace = sys.exc_info()
+        assert kind is not None and value is not None and trace is not None
+        value = value.with_traceback(trace.tb_next)  # without our own frame
+        sys.excepthook(kind, value, trace.tb_next)
     _exit(_finish(status))
 
 

@@ -1,0 +1,133 @@
+"""Positive controls: switch one layer off and the attack it stops must succeed."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hostile import ROWS, Row
+
+from educe.sandbox import Job, Level, Limits, Sandbox, SandboxError
+from educe.sandbox.embedded import ALL_LAYERS, EmbeddedBackend
+from educe.sandbox.inside import seccomp
+
+BY_NAME = {row.name: row for row in ROWS}
+
+
+@contextmanager
+def without(*layers: str, modes: tuple[str, ...] = ()) -> Iterator[Sandbox]:
+    kept = tuple(layer for layer in ALL_LAYERS if layer not in layers)
+    try:
+        backend = EmbeddedBackend(minimum=Level.PLAIN, num_parallel=2, layers=kept, modes=modes)
+    except SandboxError as error:
+        pytest.skip(str(error))
+    with Sandbox(backend) as sandbox:
+        yield sandbox
+
+
+def complaint(sandbox: Sandbox, row: Row) -> str:
+    return row.complaint(sandbox.run(row.job()))
+
+
+def test_without_seccomp_the_kernel_doors_open() -> None:
+    with without("seccomp") as sandbox:
+        assert sandbox.level is Level.PLAIN  # never claims more than it does
+        assert "ALLOWED" in complaint(sandbox, BY_NAME["kernel doors"])
+        assert "RETURNED" in complaint(sandbox, BY_NAME["the i386 table"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to keep")
+def test_without_dropped_privileges_a_job_is_root() -> None:
+    with without("privileges") as sandbox:
+        assert complaint(sandbox, BY_NAME["becomes root"])
+
+
+def test_without_landlock_the_confined_level_shows_the_host() -> None:
+    with without("landlock", "seccomp", modes=("confined",)) as sandbox:
+        assert "SAW" in complaint(sandbox, BY_NAME["files of the host"])
+        assert "SENT" in complaint(sandbox, BY_NAME["network"])
+
+
+def test_without_namespaces_other_processes_and_full_disks_show() -> None:
+    with without("landlock", modes=("confined",)) as sandbox:
+        assert complaint(sandbox, BY_NAME["other processes"])
+        assert complaint(sandbox, BY_NAME["inode fill"])
+        assert "ALLOWED" not in complaint(sandbox, BY_NAME["kernel doors"])
+
+
+def test_limits_are_what_stops_the_resource_rows(sandbox: Sandbox) -> None:
+    """With generous limits the same programs run through: it is the limit that stops them."""
+    generous = Limits(cpu_s=20, wall_s=60, memory_mb=512, disk_mb=128, num_inodes=5000)
+    hungry = "kept = [bytearray(b'x' * 10**7) for _ in range(12)]\nprint(len(kept))"
+    full = "open('big', 'wb').write(bytes(20 << 20)); print('written')"
+    for source in (hungry, full):
+        assert sandbox.run(Job(source, limits=generous)).exit_code == 0
+    tight = Limits(memory_mb=64, disk_mb=8)
+    assert sandbox.run(Job(hungry, limits=tight)).verdict.name == "MLE"
+    assert sandbox.run(Job(full, limits=tight)).exit_code != 0
+
+
+def decide(program: bytes, architecture: int, number: int, arguments: tuple[int, ...] = ()) -> int:
+    """Interpret the filter as the kernel would, for one call."""
+    code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
+    data = struct.pack("<iIQ6Q", number, architecture, 0, *(*arguments, *([0] * 6))[:6])
+    at = accumulator = 0
+    while True:
+        operation, if_true, if_false, value = code[at]
+        at += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("<I", data, value)
+        elif operation == 0x06:
+            return value
+        elif operation == 0x05:
+            at += value
+        else:
+            taken = {
+                0x15: accumulator == value,
+                0x25: accumulator > value,
+                0x35: accumulator >= value,
+                0x45: bool(accumulator & value),
+            }[operation]
+            at += if_true if taken else if_false
+
+
+@pytest.mark.parametrize("machine", [0, 1])
+@pytest.mark.parametrize("has_namespaces", [True, False])
+def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: bool) -> None:
+    program = seccomp.build_filter(has_cgroup=False, has_namespaces=has_namespaces, machine=machine)
+    architecture = (0xC000003E, 0xC00000B7)[machine]
+    denied = {pair[machine] for pair in (seccomp.DENIED | seccomp.UNCOUNTED).values()}
+    if not has_namespaces:
+        denied |= {pair[machine] for pair in seccomp.GROUP_ESCAPES.values()}
+    clone, clone3, socket, ioctl, personality = (
+        pair[machine] for pair in ((56, 220), (435, 435), (41, 198), (16, 29), (135, 92))
+    )
+    refused = 0x00050001
+    for number in range(463):
+        if number in (clone, socket, ioctl, personality):
+            continue
+        expected = refused if number in denied else 0x7FFF0000
+        if number == clone3:
+            expected = 0x00050026
+        assert decide(program, architecture, number) == expected, number
+    assert decide(program, architecture, 463) == 0x00050026
+    assert decide(program, architecture, clone, (0x10000000 | 17,)) == refused
+    assert decide(program, architecture, clone, (0x80,)) == refused
+    assert decide(program, architecture, clone, (0x003D0F00,)) == 0x7FFF0000
+    assert decide(program, architecture, ioctl, (0, 0x5412)) == refused
+    assert decide(program, architecture, ioctl, (0, 0x5401)) == 0x7FFF0000
+    assert decide(program, architecture, personality, (0x0040000,)) == refused
+    assert decide(program, architecture, personality, (0xFFFFFFFF,)) == 0x7FFF0000
+    for family in range(50):
+        allowed = has_namespaces and family in (1, 2, 10)
+        wanted = 0x7FFF0000 if allowed else 0x00050061
+        assert decide(program, architecture, socket, (family,)) == wanted, family
+
+
+def test_foreign_system_call_tables_kill() -> None:
+    program = seccomp.build_filter(has_cgroup=True, has_namespaces=True, machine=0)
+    assert decide(program, 0x40000003, 20) == 0x80000000
+    assert decide(program, 0xC000003E, 0x40000000 + 39) == 0x80000000
