@@ -16,7 +16,7 @@ import importlib.metadata
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from educe.config.settings import DomainSettings
 from educe.core.errors import DomainError, did_you_mean
@@ -59,7 +59,7 @@ def excluded() -> dict[str, str]:
     """Return families that are known but not offered, with the reason."""
     found: dict[str, str] = {}
     for provider in PROVIDERS:
-        found |= getattr(_import_provider(provider), "EXCLUDED", {})
+        found |= getattr(importlib.import_module(provider), "EXCLUDED", {})
     return dict(sorted(found.items()))
 
 
@@ -211,23 +211,11 @@ def _hint(name: str) -> str:
     return hint or " `educe domains` lists all names; `educe domains search WORD` looks for one."
 
 
-def _import_provider(module_name: str) -> Any:
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name:
-            raise
-        return _Absent()
-    return module if hasattr(module, "specs") else _Absent()
-
-
 @functools.cache
 def _registered() -> dict[str, _Registered]:
     found: dict[str, _Registered] = {}
     for module_name in PROVIDERS:
-        provider = _import_provider(module_name)
-        if not isinstance(provider, _Absent):
-            _add(found, module_name, provider)
+        _add(found, module_name, importlib.import_module(module_name))
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         source = f"entry point {point.name} = {point.value}"
         try:
@@ -260,13 +248,6 @@ def _as_provider(name: str, loaded: Any) -> Any:
     if callable(loaded):
         return _SingleDomain(name, loaded)
     raise DomainError("expected a module with specs() and create(), or a function")
-
-
-class _Absent:
-    EXCLUDED: ClassVar[dict[str, str]] = {}
-
-    def specs(self) -> tuple[DomainSpec, ...]:
-        return ()
 
 
 class _SingleDomain:
