@@ -79,10 +79,11 @@ def train_here(
     """Run all stages in this process; the recipe has passed preflight."""
     from educe.observability.alarms import AlarmWatch
     from educe.observability.live import LiveView
-    from educe.observability.sinks import open_sinks
+    from educe.observability.sinks import check_sinks, open_sinks
     from educe.observability.tee import TeeRecorder
     from educe.pipeline import Pipeline, prepare_folder
 
+    check_sinks(loaded.recipe.run.sinks)
     folder, store = prepare_folder(loaded, resume=resume)
     guests: list[Any] = open_sinks(loaded.recipe.run.sinks, store)
     if live:
