@@ -52,18 +52,20 @@ def train(
 
     loaded = as_loaded(recipe, overrides)
     preflight(loaded)
+    options: dict[str, Any] = {
+        "resume": resume,
+        "callbacks": callbacks,
+        "announce": announce,
+        "live": live,
+        "stop": stop or StopSignal(),
+    }
     if loaded.recipe.run.ranks > 1:
-        from educe.cluster.launch import train_ranks
+        from educe.ranks import train_ranks
 
-        return train_ranks(loaded, resume=resume, announce=announce, live=live)
-    return train_here(
-        loaded,
-        resume=resume,
-        callbacks=callbacks,
-        announce=announce,
-        live=live,
-        stop=stop or StopSignal(),
-    )
+        return train_ranks(
+            loaded.recipe, lambda group: train_here(loaded, collectives=group, **options)
+        )
+    return train_here(loaded, **options)
 
 
 def train_here(

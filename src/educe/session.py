@@ -146,50 +146,19 @@ def build_session(
         check: see ``RolloutRunner``.
         log_path: where reward workers' own output goes; None is stderr.
     """
-    import torch
-
-    from educe.engines.embedded import EmbeddedEngine
-    from educe.models.load import chat_format, load
+    from educe.models.load import chat_format
     from educe.rollout.runner import RolloutRunner
-    from educe.rollout.scoring import ScoringPool
 
     set_threads(recipe.run.threads)
     settings = recipe.model
     name = model_name or settings.name
-    model = load(
-        name,
-        dtype=settings.dtype,
-        device=settings.device,
-        allow_hub=settings.allow_hub,
-        lora={**settings.lora.model_dump(), "seed": recipe.run.seed} if trainable else None,
-        announce=announce,
-    )
-    if trainable and settings.gradient_checkpointing:
-        model.causal.gradient_checkpointing_enable()
-        model.causal.train()
+    model = _load_model(recipe, name, trainable, announce)
     chat = chat_format(
         model, system_prompt=settings.system_prompt, template_path=settings.chat_template
     )
-    exact = recipe.run.mode == "exact"
-    dtype = None if recipe.engine.dtype == "auto" else getattr(torch, recipe.engine.dtype)
-    engine = EmbeddedEngine(
-        model,
-        stop_token_ids=chat.stop_token_ids,
-        decode=chat.decode,
-        max_rows=recipe.engine.max_rows,
-        exact=exact,
-        prefill_tokens=recipe.engine.prefill_tokens,
-        dtype=dtype,
-    )
+    engine = _build_engine(recipe, model, chat)
     own_settings, own_domains = domains or resolved_domains(recipe)
-    scoring = wrap_scoring(
-        ScoringPool(
-            dict(own_settings),
-            num_workers=recipe.rl.score_workers,
-            timeout_s=recipe.rl.score_timeout_s,
-            log_path=log_path,
-        )
-    )
+    scoring = wrap_scoring(_open_scoring(recipe, own_settings, log_path))
     runner = RolloutRunner(
         engine,
         chat,
@@ -212,6 +181,54 @@ def build_session(
         runner,
         identity=[weights_digest(model), chat.template, chat.system_prompt, recipe.run.seed],
         limits=eval_limits(recipe, own_settings),
+    )
+
+
+def _load_model(recipe: Recipe, name: str, trainable: bool, announce: Announce) -> LoadedModel:
+    from educe.models.load import load
+
+    settings = recipe.model
+    model = load(
+        name,
+        dtype=settings.dtype,
+        device=settings.device,
+        allow_hub=settings.allow_hub,
+        lora={**settings.lora.model_dump(), "seed": recipe.run.seed} if trainable else None,
+        announce=announce,
+    )
+    if trainable and settings.gradient_checkpointing:
+        model.causal.gradient_checkpointing_enable()
+        model.causal.train()
+    return model
+
+
+def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> EmbeddedEngine:
+    import torch
+
+    from educe.engines.embedded import EmbeddedEngine
+
+    settings = recipe.engine
+    return EmbeddedEngine(
+        model,
+        stop_token_ids=chat.stop_token_ids,
+        decode=chat.decode,
+        max_rows=settings.max_rows,
+        exact=recipe.run.mode == "exact",
+        prefill_tokens=settings.prefill_tokens,
+        dtype=None if settings.dtype == "auto" else getattr(torch, settings.dtype),
+    )
+
+
+def _open_scoring(
+    recipe: Recipe, domains: Mapping[str, DomainSettings], log_path: Path | None
+) -> Scoring:
+    from educe.rollout.scoring import ScoringPool
+
+    return ScoringPool(
+        dict(domains),
+        num_workers=recipe.rl.score_workers,
+        timeout_s=recipe.rl.score_timeout_s,
+        log_path=log_path,
     )
 
 

@@ -106,6 +106,8 @@ def test_a_demonstration_masks_assistant_tokens_and_their_end(chat):
         ('<tool_call>{"name": "f", "arguments": {</tool_call>', []),
         ('<tool_call>{"arguments": {}}</tool_call>', []),
         ('{"name": "f"}', []),
+        ('<tool_call>{"name": "f", "arguments": {"n": ' + "9" * 5000 + "}}</tool_call>", []),
+        ('<tool_call>{"a": ' + "[" * 100_000 + "}</tool_call>", []),
     ],
 )  # fmt: skip
 def test_tool_calls_are_parsed_and_broken_ones_are_none(text, names):

@@ -91,10 +91,10 @@ def test_a_recipe_runs_with_two_ranks(tiny_folder, tmp_path):
 def test_a_rank_that_dies_ends_the_run_with_a_clear_error(tiny_folder, tmp_path, monkeypatch):
     from educe.cluster import launch
 
-    def die(recipe_file, rank, size, port, scratch):
+    def die(module, arguments, log_path):
         return subprocess.Popen([sys.executable, "-c", "import os; os._exit(7)"])
 
-    monkeypatch.setattr(launch, "_start", die)
+    monkeypatch.setattr(launch, "start", die)
     recipe = tiny_recipe(tiny_folder, tmp_path, run={"ranks": 2, "out": str(tmp_path)})
     with pytest.raises(InfrastructureError, match=r"rank 1 died with status 7.*--resume"):
         train(recipe, announce=lambda _: None)

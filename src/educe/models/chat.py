@@ -207,7 +207,7 @@ def parse_tool_calls(text: str) -> tuple[ToolCall, ...]:
     for number, match in enumerate(_TOOL_CALL.finditer(text)):
         try:
             raw = json.loads(match.group(1))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # huge numbers and deep nesting, too
             continue
         if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
             continue
