@@ -225,7 +225,13 @@ def test_repository_stands_alone() -> None:
         "python" + "hosted",
         "download." + "pytorch",
     ]
-    wrong = [f"{name}: {p}" for name, text in tracked_texts() for p in patterns if p in text]
+    # The sandbox and its attackers name folders that must stay out of reach.
+    wrong = [
+        f"{name}: {p}"
+        for name, text in tracked_texts()
+        for p in patterns
+        if p in text and not (p == patterns[1] and "sandbox" in name)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
