@@ -11,6 +11,7 @@ from educe.sandbox.contract import (
     Limits,
     Result,
     SandboxError,
+    SuiteOutcome,
     Times,
 )
 from educe.sandbox.graders import (
@@ -19,8 +20,10 @@ from educe.sandbox.graders import (
     FunctionGrade,
     StdioCase,
     StdioGrade,
+    grade_asserts,
     grade_function,
     grade_stdio,
+    grade_suite,
 )
 
 __all__ = [
@@ -39,8 +42,11 @@ __all__ = [
     "SandboxError",
     "StdioCase",
     "StdioGrade",
+    "SuiteOutcome",
     "Times",
+    "grade_asserts",
     "grade_function",
     "grade_stdio",
+    "grade_suite",
     "open_sandbox",
 ]

@@ -161,6 +161,10 @@ class Job:
         entry_point: name of a function (or ``Class.method``); makes this a call job, whose results
             are in ``Result.calls``. Python only.
         calls: the calls to make, each in a process of its own forked after the import.
+        tests: assert-style test texts, run against stubs of the candidate in a process that the
+            candidate cannot read; one entry of ``Result.calls`` each. Python only.
+        suite: paths of test files among ``files``, run beside the candidate (in its process!); what
+            happened to each test is in ``Result.tests``. Python only.
         files: relative path to content, put into the work folder first.
         outputs: relative paths to bring back (regular files only, never through a link).
         idempotency_key: a second job with the same key returns the first one's result.
@@ -173,6 +177,8 @@ class Job:
     runtime: str = "python"
     entry_point: str = ""
     calls: tuple[Call, ...] = ()
+    tests: tuple[str, ...] = ()
+    suite: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes = b""
@@ -199,6 +205,13 @@ class Job:
             self._check_calls()
         elif self.calls:
             raise JobError("calls need an entry_point to call")
+        if bool(self.entry_point) + bool(self.tests) + bool(self.suite) > 1:
+            raise JobError("a job has an entry_point, tests or a suite, not several of them")
+        if (self.tests or self.suite) and not self.runtime.startswith("python"):
+            raise JobError(f"tests and suites need a Python runtime, got {self.runtime!r}")
+        for path in self.suite:
+            if path not in self.files or not path.endswith(".py"):
+                raise JobError(f"suite names {path!r}, which is no Python file of the job")
         if self.runtime == "executable" and not self.argv:
             raise JobError("runtime 'executable' needs argv[0], the program to run")
         self._check_texts()
@@ -217,7 +230,7 @@ class Job:
             raise JobError(f"source must be text, got {type(self.source).__name__}")
         if not isinstance(self.stdin, bytes):
             raise JobError(f"stdin must be bytes, got {type(self.stdin).__name__}")
-        for text in (*self.argv, *self.env, *self.env.values()):
+        for text in (*self.argv, *self.env, *self.env.values(), *self.tests):
             if not isinstance(text, str) or "\0" in text:
                 raise JobError(f"argv and env hold text without NUL bytes, got {text!r}")
         for name in self.env:
@@ -261,6 +274,15 @@ class CallResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SuiteOutcome:
+    """What a suite reported of one test. ``test_id`` is ``path::name`` or ``path::Class::name``."""
+
+    test_id: str
+    how: Literal["passed", "failed", "error", "skipped"]
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """Seconds: waiting for a slot, preparing the box, processor time and wall time of the job."""
 
@@ -287,6 +309,7 @@ class Result:
     stderr: bytes = b""
     outputs: Mapping[str, bytes] = field(default_factory=dict)
     calls: tuple[CallResult, ...] = ()
+    tests: tuple[SuiteOutcome, ...] = ()
     truncated: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     times: Times = field(default_factory=Times)

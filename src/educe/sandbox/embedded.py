@@ -318,7 +318,12 @@ def _frame(number: int, job: Job, token: str) -> bytes:
         "preload": _PRELOAD.get(job.runtime, ""),
         "loopback": job.network == "loopback",
     }
-    return wire.pack(head, marshal.dumps(payload))
+    return wire.pack(head, _block(payload) + (_block(list(job.tests)) if job.tests else b""))
+
+
+def _block(content: Any) -> bytes:
+    data = marshal.dumps(content)
+    return len(data).to_bytes(4, "little") + data
 
 
 def to_result(job: Job, facts: dict[str, Any], address: Address) -> Result:

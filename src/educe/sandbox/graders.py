@@ -22,6 +22,7 @@ from educe.sandbox.contract import (
     Level,
     Limits,
     Result,
+    SuiteOutcome,
 )
 from educe.sandbox.values import equal, show
 
@@ -77,6 +78,7 @@ class Grade:
     stdout: str = ""
     stderr: str = ""
     cpu_s: float = 0.0
+    integrity: Literal["outside", "in_process"] = "outside"
 
     @property
     def num_right(self) -> int:
@@ -130,7 +132,7 @@ class Grade:
                 "verdict": str(self.verdict),
                 "outcomes": [case.outcome for case in self.cases],
                 "flags": list(self.flags),
-                "integrity": "outside",
+                "integrity": self.integrity,
             },
         )
 
@@ -308,3 +310,108 @@ def _numbers_close(a: str, b: str, tolerance: float) -> bool:
     if not (math.isfinite(x) and math.isfinite(y)):
         return False
     return abs(x - y) <= tolerance * max(1.0, abs(x), abs(y))
+
+
+def grade_asserts(
+    sandbox: Sandbox,
+    source: str,
+    tests: Sequence[str],
+    *,
+    limits: Limits | None = None,
+    runtime: str = "python",
+    files: Mapping[str, bytes] | None = None,
+) -> Grade:
+    """Run assert-style test texts against stubs of the candidate, which has its own process.
+
+    A test names the candidate's functions and classes directly or imports them from ``solution``;
+    the values it compares are plain builtin ones that crossed a border, so objects that pretend to
+    be equal are not. Each test gets a fresh copy of the candidate.
+
+    Raises:
+        JobError: when there is no test.
+    """
+    if not tests:
+        raise JobError("grading needs at least one test")
+    job = Job(source, runtime, tests=tuple(tests), limits=limits or Limits(), files=files or {})
+    result = sandbox.run(job)
+    grades = tuple(_grade_assert(result, call) for call in result.calls)
+    return Grade(
+        cases=grades,
+        verdict=result.verdict,
+        reason=result.reason,
+        fault=result.fault,
+        flags=result.flags,
+        level=result.level,
+        stdout=result.stdout_text,
+        stderr=result.stderr_text,
+        cpu_s=result.times.cpu_s,
+    )
+
+
+def _grade_assert(result: Result, call: CallResult) -> CaseGrade:
+    if call.status == "returned":
+        return CaseGrade("right" if call.value is True else "wrong")
+    if call.status == "raised":
+        wrong = call.error.startswith("AssertionError")
+        return CaseGrade("wrong" if wrong else "error", error=call.error)
+    if result.verdict in (BoxVerdict.TLE_CPU, BoxVerdict.TLE_WALL):
+        return CaseGrade("timeout", error=result.reason)
+    if result.verdict in (BoxVerdict.CE, BoxVerdict.RE):
+        return CaseGrade("error", error=result.reason)
+    return CaseGrade("missing", error=result.reason or call.error)
+
+
+def grade_suite(
+    sandbox: Sandbox,
+    files: Mapping[str, bytes],
+    test_files: Mapping[str, bytes],
+    required: Sequence[str],
+    *,
+    limits: Limits | None = None,
+    runtime: str = "python",
+) -> Grade:
+    """Run ``unittest`` classes and ``test_*`` functions of test files over a candidate's files.
+
+    The tests overwrite whatever the candidate left under their names, and nothing but a report
+    ``passed`` of every required test id counts: skipped, missing and doubled ones do not. Tests and
+    candidate share a process, so the proof says ``integrity = in_process``.
+
+    Args:
+        required: test ids, ``path::test_name`` or ``path::Class::test_name``.
+
+    Raises:
+        JobError: when nothing is required or a file's path is not valid.
+    """
+    if not required:
+        raise JobError("grading a suite needs the ids of the required tests")
+    job = Job(
+        runtime=runtime,
+        files={**files, **test_files},
+        suite=tuple(path for path in test_files if path.rpartition("/")[2].startswith("test")),
+        limits=limits or Limits(),
+    )
+    result = sandbox.run(job)
+    told = {outcome.test_id: outcome for outcome in result.tests}
+    return Grade(
+        cases=tuple(_grade_test(result, told, test_id) for test_id in required),
+        verdict=result.verdict,
+        reason=result.reason,
+        fault=result.fault,
+        flags=result.flags,
+        level=result.level,
+        stdout=result.stdout_text,
+        stderr=result.stderr_text,
+        cpu_s=result.times.cpu_s,
+        integrity="in_process",
+    )
+
+
+def _grade_test(result: Result, told: Mapping[str, SuiteOutcome], test_id: str) -> CaseGrade:
+    outcome = told.get(test_id)
+    if outcome is None:
+        broken = told.get(test_id.split("::")[0] + "::")
+        text = broken.message if broken else result.reason or "the test did not run"
+        late = result.verdict in (BoxVerdict.TLE_CPU, BoxVerdict.TLE_WALL)
+        return CaseGrade("timeout" if late else "error" if broken else "missing", error=text)
+    outcomes: dict[str, Outcome] = {"passed": "right", "failed": "wrong", "error": "error"}
+    return CaseGrade(outcomes.get(outcome.how, "missing"), error=outcome.message)

@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass, field
 
 from educe.sandbox import values
-from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, Times
+from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, SuiteOutcome, Times
 from educe.sandbox.inside import runner
 
 Buffer = bytes | bytearray
@@ -42,6 +42,7 @@ class Frames:
     """The parsed result channel."""
 
     cases: dict[int, CallResult] = field(default_factory=dict)
+    tests: dict[str, SuiteOutcome] = field(default_factory=dict)
     compile_error: str | None = None
     import_error: str | None = None
     import_exit: str | None = None
@@ -85,6 +86,8 @@ def _take_frame(
             frames.cases[index] = CallResult("died", error=_death(text), cpu_s=cpu_s)
         else:
             frames.cases[index] = _parse_case(frames, body, cpu_s)
+    elif kind == runner.TEST:
+        _take_test(frames, body)
     elif kind == runner.START:
         frames.started = True
     elif kind == runner.END:
@@ -99,6 +102,20 @@ def _take_frame(
         frames.memory_error = True
     else:
         frames.tamper = f"a frame of unknown kind {kind}"
+
+
+def _take_test(frames: Frames, body: bytes) -> None:
+    try:
+        name, how, message = json.loads(body)
+        if how not in ("passed", "failed", "error", "skipped") or not isinstance(name, str):
+            raise ValueError
+        outcome = SuiteOutcome(name, how, str(message)[:1000])
+    except (ValueError, TypeError, RecursionError):
+        frames.tamper = "a malformed report"
+        return
+    if name in frames.tests:
+        frames.tamper = f"two reports of {name[:80]}"
+    frames.tests[name] = outcome
 
 
 def _parse_case(frames: Frames, body: bytes, cpu_s: float) -> CallResult:
@@ -135,10 +152,11 @@ def signal_name(number: int) -> str:
 
 def conclude(job: Job, ending: Ending, stdout: Buffer, stderr: Buffer, channel: Buffer) -> Result:
     """Return the result of a job from everything that is known about it."""
-    frames = parse_frames(channel, len(job.calls))
+    num_calls = len(job.calls) or len(job.tests)
+    frames = parse_frames(channel, num_calls)
     calls = tuple(
         frames.cases.get(index, CallResult("missing", error="no result arrived"))
-        for index in range(len(job.calls))
+        for index in range(num_calls)
     )
     verdict, reason = _verdict(job, ending, frames, calls)
     flags = list(ending.flags)
@@ -157,6 +175,7 @@ def conclude(job: Job, ending: Ending, stdout: Buffer, stderr: Buffer, channel: 
         stderr=bytes(stderr),
         outputs=ending.outputs,
         calls=calls,
+        tests=tuple(frames.tests.values()),
         truncated=tuple(truncated),
         flags=tuple(flags),
         times=ending.times,
@@ -194,7 +213,7 @@ def _verdict(
         return BoxVerdict.MLE, f"needed more than {limits.memory_mb} MiB"
     if frames.tamper:
         return BoxVerdict.PROTO, f"the result channel held {frames.tamper}"
-    if job.entry_point:
+    if job.entry_point or job.tests or job.suite:
         return _call_verdict(frames, calls, status)
     if status is None:
         return BoxVerdict.INFRA, "the exit status was lost"

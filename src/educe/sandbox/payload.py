@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def job_payload(job: Job) -> dict[str, Any]:
         "files": dict(job.files),
         "limits": dataclasses.asdict(job.limits),
         "seed": job.seed,
+        "num_tests": len(job.tests),
+        "suite": list(job.suite),
+        "is_linux": sys.platform == "linux",
     }
 
 

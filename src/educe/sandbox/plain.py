@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from educe.sandbox.contract import BoxVerdict, Job, Level, Limits, Result, Times
-from educe.sandbox.launch import FLAGS, interpreter
+from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
 from educe.sandbox.payload import base_environment, import_paths, job_payload, preloads
-
-_RUNNER = str(Path(__file__).with_name("inside") / "runner.py")
 
 
 def run_plain(job: Job) -> Result:
@@ -43,14 +41,14 @@ def _run_in(job: Job, folder: str, begun: float) -> Result:
     payload["preload"] = preloads(job.runtime)
     payload["limit_address_space"] = job.runtime != "node"
     with tempfile.TemporaryFile() as job_file, tempfile.TemporaryFile() as stdin_file:
-        job_file.write(marshal.dumps(payload))
+        job_file.write(marshal.dumps(payload) + marshal.dumps(list(job.tests)))
         job_file.seek(0)
         stdin_file.write(job.stdin)
         stdin_file.seek(0)
         result_read, result_write = os.pipe()
         try:
             process = subprocess.Popen(
-                [interpreter(), *FLAGS, _RUNNER, str(job_file.fileno()), str(result_write)],
+                command("runner", str(job_file.fileno()), str(result_write)),
                 stdin=stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -1,106 +1,33 @@
-"""Typed JSON: builtin values there and back, and the comparison that decides a reward.
+"""Typed JSON values on the grader's side, and the comparison that decides a reward.
 
-Plain JSON would turn a tuple into a list and forget sets; a pickle would run code. Here ``null``,
-``true``, numbers, strings and lists stand for themselves, and every other type is an object with
-one tag. The encoder that runs beside a candidate lives in ``runner`` (it stands alone); this module
-decodes what it sent, on the grader's side, and trusts nothing.
+The format is in ``inside.typed`` (it stands alone, because the box uses it too). Everything that
+comes out of a box is decoded here, on our side, and trusted in nothing.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from typing import Any
 
 from educe.core.types import JSON
+from educe.sandbox.inside import typed
+from educe.sandbox.inside.typed import ValueFormatError, decode
 
-MAX_DEPTH = 200
-
-
-class ValueFormatError(ValueError):
-    """Bytes that are not a value of the typed JSON format."""
+__all__ = ["ValueFormatError", "decode", "encode", "equal", "show"]
 
 
-def decode(node: JSON, depth: int = 0) -> Any:
-    """Return the builtin value that a typed JSON node stands for.
-
-    Raises:
-        ValueFormatError: for an unknown tag, a wrong shape or too deep a nesting.
-    """
-    if depth > MAX_DEPTH:
-        raise ValueFormatError("nested too deeply")
-    if isinstance(node, list):
-        return [decode(item, depth + 1) for item in node]
-    if not isinstance(node, dict):
-        return node
-    if len(node) != 1:
-        raise ValueFormatError("a typed object has exactly one tag")
-    ((tag, body),) = node.items()
-    try:
-        if tag == "t":
-            return tuple(decode(item, depth + 1) for item in _items(body))
-        if tag == "d":
-            return {
-                decode(key, depth + 1): decode(value, depth + 1)
-                for key, value in (_pair(item) for item in _items(body))
-            }
-        if tag == "s":
-            return {decode(item, depth + 1) for item in _items(body)}
-        if tag == "f":
-            return frozenset(decode(item, depth + 1) for item in _items(body))
-        if tag == "i":
-            return int(body, 16)
-        if tag == "b":
-            return base64.b64decode(body, validate=True)
-        if tag == "c":
-            real, imaginary = _items(body)
-            return complex(real, imaginary)
-    except (TypeError, ValueError) as error:
-        raise ValueFormatError(f"malformed {tag!r}: {error}") from None
-    raise ValueFormatError(f"unknown tag {tag!r}")
-
-
-def _items(body: JSON) -> list[JSON]:
-    if not isinstance(body, list):
-        raise ValueFormatError("expected a list")
-    return body
-
-
-def _pair(item: JSON) -> tuple[JSON, JSON]:
-    if not isinstance(item, list) or len(item) != 2:
-        raise ValueFormatError("expected a pair")
-    return item[0], item[1]
-
-
-def encode(value: Any, depth: int = 0) -> JSON:
-    """Return the typed JSON node of a builtin value.
+def encode(value: Any) -> JSON:
+    """Return the typed JSON node of a builtin value (for tasks that keep typed values as JSON).
 
     Raises:
         ValueFormatError: for a type outside None, bool, int, float, complex, str, bytes, list,
             tuple, dict, set, frozenset (exact types: subclasses are refused).
     """
-    if depth > MAX_DEPTH:
-        raise ValueFormatError("nested too deeply")
-    kind = type(value)
-    if value is None or kind in (bool, float, str):
-        return value
-    if kind is int:
-        return value if abs(value) < 1 << 4096 else {"i": hex(value)}
-    if kind is list:
-        return [encode(item, depth + 1) for item in value]
-    if kind is tuple:
-        return {"t": [encode(item, depth + 1) for item in value]}
-    if kind is dict:
-        return {"d": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
-    if kind in (set, frozenset):
-        nodes = [encode(item, depth + 1) for item in value]
-        return {"s" if kind is set else "f": sorted(nodes, key=json.dumps)}
-    if kind is bytes:
-        return {"b": base64.b64encode(value).decode()}
-    if kind is complex:
-        return {"c": [value.real, value.imag]}
-    raise ValueFormatError(f"values of type {kind.__name__} cannot cross the sandbox's border")
+    try:
+        return typed.encode(value)
+    except (TypeError, RecursionError) as error:
+        raise ValueFormatError(str(error)) from None
 
 
 def equal(expected: Any, got: Any, *, tolerance: float = 0.0) -> bool:

@@ -116,8 +116,7 @@ class Box:
         self.caps[2] += 1 << 16
         if self.slot is not None:
             self.slot.limit(limits["memory_mb"], limits["num_processes"])
-        length = len(request.payload).to_bytes(4, "little")
-        self._unsent = memoryview(length + request.payload)
+        self._unsent = memoryview(request.payload)
         self.started = time.monotonic()
         self._send_more()
         if self._unsent is None and not request.outputs:

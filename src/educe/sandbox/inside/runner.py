@@ -1,7 +1,7 @@
 """What runs inside a box, beside the candidate: it loads the program, calls it and sends values.
 
-This file stands alone (standard library only, no import of educe): it is executed by a bare
-interpreter inside the box. Nothing here is trusted by the grader. It knows inputs, never answers,
+It uses the standard library and its siblings in ``inside`` only: a bare interpreter executes it
+inside the box. Nothing here is trusted by the grader. It knows inputs, never answers,
 and a candidate that takes it over can only send values, exactly what returning them would do.
 
 Frames on the result channel: ``<BIfI`` (kind, case index, cpu seconds, body length) and a body.
@@ -12,7 +12,6 @@ Frames on the result channel: ``<BIfI`` (kind, case index, cpu seconds, body len
 from __future__ import annotations
 
 import atexit
-import base64
 import builtins
 import contextlib
 import gc
@@ -23,14 +22,19 @@ import random
 import resource
 import select
 import signal
+import socket
 import struct
 import sys
 import threading
 import time
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-START, CASE, CASE_TIMEOUT, CASE_DIED, END, COMPILE, IMPORT, IMPORT_EXIT, MEMORY = range(1, 10)
+from educe.sandbox.inside import kernel, stubs, suites
+from educe.sandbox.inside.typed import encode
+
+START, CASE, CASE_TIMEOUT, CASE_DIED, END, COMPILE, IMPORT, IMPORT_EXIT, MEMORY, TEST = range(1, 11)
 HEADER = struct.Struct("<BIfI")
 CASE_HEADER = struct.Struct("<I")
 MAX_ERROR = 4000
@@ -73,13 +77,16 @@ _CEILINGS = {
 }
 
 
-def apply_rlimits(limits: dict[str, Any], *, address_space: bool, process_base: int = -1) -> None:
+def apply_rlimits(
+    limits: dict[str, Any], *, address_space: bool, process_base: int = -1, cpu_slack: int = 0
+) -> None:
     """Lower this process's limits for good; what children inherit.
 
     ``process_base`` is the number of tasks that count against the same user already; -1 sets no
-    limit of processes here.
+    limit of processes here. ``cpu_slack`` is added where somebody watches the job's processor time
+    more closely: then this limit is the last resort.
     """
-    cpu = max(1, int(limits["cpu_s"] + 0.999))
+    cpu = max(1, int(limits["cpu_s"] + 0.999)) + cpu_slack
     mib = 1 << 20
     wanted = [
         (resource.RLIMIT_CPU, cpu, cpu + 1),
@@ -116,8 +123,12 @@ def _address_space() -> int:
         return 64 << 20
 
 
-def run_job(job: dict[str, Any], result_fd: int) -> NoReturn:
-    """Run a job in this process and never return."""
+def run_job(job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[str]]) -> NoReturn:
+    """Run a job in this process and never return.
+
+    ``read_tests`` fetches the texts of assert-style tests; it is called only after the candidate
+    has a process of its own.
+    """
     for path, content in sorted(job["files"].items()):
         folder = os.path.dirname(path)
         if folder:
@@ -131,6 +142,10 @@ def run_job(job: dict[str, Any], result_fd: int) -> NoReturn:
             numpy.random.seed(job["seed"] & 0xFFFFFFFF)
         if job["env"]:
             os.environ.update(job["env"])
+        if job["num_tests"]:
+            _run_tests(job, result_fd, read_tests)
+        if job["suite"]:
+            _run_suite(job, result_fd)
         if job["entry_point"]:
             _run_calls(job, result_fd)
         _run_program(job, result_fd)
@@ -254,6 +269,76 @@ def _run_calls(job: dict[str, Any], result_fd: int) -> NoReturn:
     _exit(_finish_quietly())
 
 
+def _run_tests(
+    job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[str]]
+) -> NoReturn:
+    """Be the tester: put the candidate into another process, then read and run the tests."""
+    ours, theirs = socket.socketpair()
+    child = _fork()
+    if child == 0:
+        ours.close()
+        job["close_tests"]()
+        _host_candidate(job, result_fd, theirs)
+    theirs.close()
+    if job["is_linux"]:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    tests = read_tests()
+    first = ours.recv(MAX_ERROR + 1)
+    if first[:1] != b"R":
+        if first:
+            send(result_fd, IMPORT, body=first[1:])
+        _exit(1)
+    send(result_fd, START)
+    for index, text in enumerate(tests):
+        try:
+            record = stubs.run_test(text, ours)
+        except OSError:
+            record = {"s": "raised", "e": "the candidate's process is gone"}
+        send(result_fd, CASE, index, 0.0, json.dumps(record).encode())
+    send(result_fd, END)
+    _exit(0)
+
+
+def _host_candidate(job: dict[str, Any], result_fd: int, requests: socket.socket) -> NoReturn:
+    code, module = _load(job, "solution", "solution.py", result_fd)
+    os.close(result_fd)  # nothing of the channel is left when the candidate's code begins
+    try:
+        exec(code, module.__dict__)
+    except BaseException as error:
+        _finish_quietly()
+        requests.sendall(b"X" + _clip(_describe(error)))
+        _exit(1)
+    requests.sendall(b"R")
+    stubs.serve_tests(module, requests)
+
+
+def _run_suite(job: dict[str, Any], result_fd: int) -> NoReturn:
+    """Run every test file in a process of its own and pass on its reports."""
+    sys.path.insert(0, os.getcwd())
+    send(result_fd, START)
+    for path in job["suite"]:
+        reader, writer = os.pipe()
+        child = _fork()
+        if child == 0:
+            os.close(reader)
+            os.close(result_fd)
+            suites.run_file(path, writer)
+        os.close(writer)
+        data = b""
+        while len(data) <= job["limits"]["result_bytes"] and (chunk := _read(reader, 1 << 16)):
+            data += chunk
+        os.close(reader)
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        prefix = json.dumps(f"{path}::")[1:-1].encode()
+        for line in data.splitlines():
+            if line.startswith(b'["' + prefix):
+                send(result_fd, TEST, body=line)
+    send(result_fd, END)
+    _exit(0)
+
+
 def _finish_quietly() -> int:
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -360,35 +445,6 @@ def _trace(error: BaseException) -> str:
     return text if line is None else f"{text} (line {line})"
 
 
-def encode(value: Any, depth: int = 0) -> Any:
-    """Return typed JSON of an exact builtin value; see ``educe.sandbox.values``.
-
-    Raises:
-        TypeError: for any other type, subclasses of builtins included.
-    """
-    if depth > 200:
-        raise RecursionError
-    kind = type(value)
-    if value is None or kind is bool or kind is float or kind is str:
-        return value
-    if kind is int:
-        return value if value.bit_length() <= 4096 else {"i": hex(value)}
-    if kind is list:
-        return [encode(item, depth + 1) for item in value]
-    if kind is tuple:
-        return {"t": [encode(item, depth + 1) for item in value]}
-    if kind is dict:
-        return {"d": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
-    if kind is set or kind is frozenset:
-        nodes = [encode(item, depth + 1) for item in value]
-        return {"s" if kind is set else "f": sorted(nodes, key=json.dumps)}
-    if kind is bytes:
-        return {"b": base64.b64encode(value).decode()}
-    if kind is complex:
-        return {"c": [value.real, value.imag]}
-    raise TypeError(f"a value of type {kind.__name__} was returned; only builtin types count")
-
-
 def _run_executable(job: dict[str, Any], result_fd: int) -> NoReturn:
     """Compile when the runtime needs it, then become the program."""
     runtime = job["runtime"]
@@ -445,6 +501,7 @@ def main() -> NoReturn:
     job_fd, result_fd = int(sys.argv[1]), int(sys.argv[2])
     with os.fdopen(job_fd, "rb") as file:
         job = marshal.load(file)
+        tests = marshal.load(file)
     os.set_inheritable(result_fd, False)
     for path in job["import_paths"]:
         sys.path.append(path)
@@ -452,8 +509,7 @@ def main() -> NoReturn:
         __import__(name)
     open_standard_streams()
     apply_rlimits(job["limits"], address_space=job["limit_address_space"])
-    run_job(job, result_fd)
-
-
-if __name__ == "__main__":
-    main()
+    for name in [name for name in sys.modules if name.startswith("educe")]:
+        del sys.modules[name]
+    job["close_tests"] = tests.clear
+    run_job(job, result_fd, lambda: tests)

@@ -243,7 +243,7 @@ class Zygote:
                     os.write(fd, text)
             os._exit(1)
         try:
-            runner.run_job(job, _RESULT_FD)
+            runner.run_job(job, _RESULT_FD, self._read_tests)
         finally:
             os._exit(1)
 
@@ -351,16 +351,27 @@ class Zygote:
             with socket.socket(fileno=os.dup(_CONTROL_FD)) as control:
                 send(control, ("folder",), (folder,))
             os.close(folder)
-        os.close(_CONTROL_FD)
+        if job["num_tests"]:
+            job["close_tests"] = lambda: os.close(_CONTROL_FD)
+        else:
+            os.close(_CONTROL_FD)
         if job["stdin"]:
             _place_stdin(job["stdin"])
         runner.apply_rlimits(
             job["limits"],
             address_space=not self.has_cgroup and job["runtime"] != "node",
             process_base=self.process_base,
+            cpu_slack=1,
         )
         gc.enable()
         return job
+
+    def _read_tests(self) -> list[str]:
+        """Read the tests, which are still in the socket: no candidate ever shared their memory."""
+        length = int.from_bytes(_read_exactly(4), "little")
+        tests: list[str] = marshal.loads(_read_exactly(length))
+        os.close(_CONTROL_FD)
+        return tests
 
 
 def _read_exactly(count: int) -> bytes:
