@@ -21,6 +21,7 @@ from educe.evaluation.statistics import (
     clopper_pearson,
     clustered_standard_error,
     macro_average,
+    macro_chance_corrected,
     mean_estimate,
     score_estimate,
     standard_error,
@@ -217,21 +218,56 @@ def test_chance_correction():
         chance_corrected(wilson(1, 2), 1.0)
 
 
-def test_macro_average_weights_domains_alike_and_covers():
+def test_macro_average_weights_domains_alike():
     big, small = wilson(900, 1000), wilson(1, 10)
     assert macro_average([big, small]).value == pytest.approx(0.5)
-    rng = np.random.default_rng(8)
-    rates = np.array([0.02, 0.1, 0.3, 0.5, 0.9])
-    held = 0
-    for _ in range(800):
-        estimates = [wilson(rng.binomial(25, p), 25) for p in rates]
-        estimate = macro_average(estimates)
-        held += estimate.low <= rates.mean() <= estimate.high
-    assert 0.93 < held / 800 <= 0.985
+    assert macro_average([big, small], weights=[3, 1]).value == pytest.approx(0.7)
+    one = score_estimate([[1.0], [0.0], [1.0], [1.0]] * 5)
+    assert macro_average([one]).value == one.value
+    assert macro_average([one]).half_width == pytest.approx(one.half_width, rel=0.1)
+    zeros = macro_average([score_estimate([[0.0]] * 20)] * 3)
+    assert zeros.low == 0.0 and 0.03 < zeros.high < 0.1
+    beyond = macro_average([mean_estimate([-2.0, 1.0, 4.0]), mean_estimate([5.0, 6.0, 7.0])])
+    assert beyond.method == "macro-t" and beyond.value == 3.5
     with pytest.raises(ValueError, match="coverage levels"):
         macro_average([wilson(1, 2), wilson(1, 2, level=0.9)])
     with pytest.raises(ValueError, match="at least one"):
         macro_average([])
+    with pytest.raises(ValueError, match="positive weights"):
+        macro_average([big], weights=[0])
+
+
+@pytest.mark.parametrize(
+    ("rates", "tasks"),
+    [([0.02, 0.1, 0.3, 0.5, 0.9], 25), ([0.01] * 10, 30), (np.linspace(0, 0.1, 60).tolist(), 10),
+     (np.linspace(0.2, 0.8, 8).tolist(), 50)],
+)  # fmt: skip
+def test_macro_average_covers_over_few_and_many_domains(rates, tasks):
+    """Many domains of low scores included, where combining the domains' own limits covers 89 %."""
+    rng = np.random.default_rng(8)
+    truth, held, misses = float(np.mean(rates)), 0, 0
+    for _ in range(400):
+        right = rng.binomial(tasks, rates)
+        estimates = [wilson(int(r), tasks) for r in right]
+        estimate = macro_average(estimates)
+        held += estimate.low <= truth <= estimate.high
+        misses += truth < estimate.low
+    assert held / 400 > 0.925
+    assert misses / 400 < 0.05
+
+
+def test_macro_chance_correction_is_the_mean_of_corrected_scores():
+    estimates, floors = [wilson(10, 20), wilson(4, 20), wilson(19, 20)], [0.25, 0.0, 0.5]
+    found = macro_chance_corrected(estimates, floors)
+    corrected = [chance_corrected(e, f) for e, f in zip(estimates, floors, strict=True)]
+    assert found.value == pytest.approx(np.mean([c.value for c in corrected]))
+    error = math.sqrt(sum(c.standard_error**2 for c in corrected)) / 3
+    assert found.standard_error == pytest.approx(error)
+    assert found.low < found.value < found.high <= 1
+    perfect = macro_chance_corrected([wilson(20, 20)] * 2, [0.25, 0.5])
+    assert (perfect.value, perfect.high) == pytest.approx((1.0, 1.0))
+    with pytest.raises(ValueError, match="floors"):
+        macro_chance_corrected(estimates, [0.0, 1.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from scipy import stats
 from educe.evaluation.statistics import (
     binary_detectable_effect,
     binary_sample_size,
+    macro_difference,
     mcnemar,
     minimum_detectable_effect,
     non_inferiority,
@@ -165,6 +166,45 @@ def test_the_adjusted_interval_covers_where_few_tasks_change(n, samples, before,
         estimate = adjusted_difference(y - x, np.ones(n), pseudo=1 / math.sqrt(samples))
         held.append(estimate.low <= after - before <= estimate.high)
     assert np.mean(held) > 0.935
+
+
+def domains_of(rng, count, tasks, lose, gain):
+    """Paired differences of domains in which tasks are lost and gained at given rates."""
+    moves = rng.choice([-1.0, 0.0, 1.0], p=[lose, 1 - lose - gain, gain], size=(count, tasks))
+    before = (moves < 0).astype(float)
+    return [paired_difference(b, b + d) for b, d in zip(before, moves, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("count", "tasks", "lose", "gain"),
+    [(8, 50, 0.05, 0.15), (8, 50, 0.02, 0.02), (60, 10, 0.02, 0.02), (3, 10, 0.02, 0.05)],
+)
+def test_the_macro_difference_covers_and_raises_no_false_alarms(count, tasks, lose, gain):
+    rng = np.random.default_rng(6)
+    held, better = 0, 0
+    for _ in range(150):
+        estimate = macro_difference(domains_of(rng, count, tasks, lose, gain))
+        held += estimate.low <= gain - lose <= estimate.high
+        better += estimate.low > 0
+    assert held / 150 > 0.91
+    if gain == lose:
+        assert better / 150 <= 0.05
+
+
+def test_a_hundred_domains_show_a_small_common_gain():
+    """One point over 2,000 tasks: near one half of the time, not one time in twelve."""
+    rng = np.random.default_rng(7)
+    found = [macro_difference(domains_of(rng, 100, 20, 0.02, 0.03)) for _ in range(80)]
+    assert np.mean([e.low > 0 for e in found]) > 0.33
+    assert found[0].num_items == 2000
+    alone = paired_difference([0.0] * 20, [0.0] * 19 + [1.0])
+    assert macro_difference([alone]) == alone.estimate
+    nothing = macro_difference([paired_difference([0.0] * 20, [0.0] * 20)] * 4)
+    assert 0.01 < nothing.high < 0.06
+    lone = macro_difference([paired_difference([0.0], [1.0]), alone])
+    assert lone.low < 0 < lone.value
+    with pytest.raises(ValueError, match="at least one"):
+        macro_difference([])
 
 
 SIZES = [

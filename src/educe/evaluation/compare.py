@@ -20,7 +20,7 @@ from educe.evaluation.statistics import (
     Estimate,
     PairedDifference,
     benjamini_hochberg,
-    macro_average,
+    macro_difference,
     minimum_detectable_effect,
     paired_difference,
 )
@@ -322,8 +322,8 @@ def _judge(
 
 
 def _macro(paired: Sequence[_Pair]) -> Estimate | None:
-    estimates = [p.difference.estimate for p in paired if p.difference is not None]
-    return macro_average(estimates) if estimates else None
+    differences = [p.difference for p in paired if p.difference is not None]
+    return macro_difference(differences) if differences else None
 
 
 def _judge_macro(macro: Estimate | None, relevant: float) -> tuple[Finding, str]:

@@ -14,6 +14,7 @@ from educe.evaluation.statistics import (
     Estimate,
     chance_corrected,
     macro_average,
+    macro_chance_corrected,
     pass_at_k,
     score_estimate,
 )
@@ -149,7 +150,9 @@ def summarise(
         label=result.label,
         domains=domains,
         macro=macro_average([d.score for d in scored if d.score]) if scored else None,
-        macro_corrected=macro_average([d.corrected for d in scored if d.corrected])
+        macro_corrected=macro_chance_corrected(
+            [d.score for d in scored if d.score], [d.floor for d in scored]
+        )
         if scored
         else None,
         counts=counts,

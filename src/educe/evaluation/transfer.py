@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from educe.core.types import JSON
 from educe.evaluation.compare import Comparison
-from educe.evaluation.statistics import Estimate, macro_average, mean_estimate
+from educe.evaluation.statistics import Estimate, macro_difference, mean_estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,19 @@ def transfer_gain(
     Raises ValueError where every family was trained.
     """
     found = [
-        (d.domain, d.difference.estimate) for d in comparison.domains if d.difference is not None
+        (families[d.domain], d.difference) for d in comparison.domains if d.difference is not None
     ]
-    inside = [e for name, e in found if families[name] in trained_families]
-    outside = [(families[name], e) for name, e in found if families[name] not in trained_families]
+    inside = [d for family, d in found if family in trained_families]
+    outside = [(family, d) for family, d in found if family not in trained_families]
     if not outside:
         raise ValueError("every family was trained; transfer needs families that were not")
     names = [family for family, _ in outside]
     count = len(set(names))
-    over_families = mean_estimate([e.value for _, e in outside], names, level=comparison.level)
+    values = [d.estimate.value for _, d in outside]
+    over_families = mean_estimate(values, names, level=comparison.level)
     return TransferGain(
-        macro_average(inside) if inside else None,
-        macro_average([e for _, e in outside]),
+        macro_difference(inside) if inside else None,
+        macro_difference([d for _, d in outside]),
         over_families if count > 1 else None,
         count,
     )

@@ -33,7 +33,6 @@ from educe.evaluation.statistics.estimates import (
     chance_corrected,
     clopper_pearson,
     clustered_standard_error,
-    macro_average,
     mean_estimate,
     score_estimate,
     standard_error,
@@ -46,6 +45,11 @@ from educe.evaluation.statistics.judges import (
     rogan_gladen,
     swap_consistency,
     win_rate,
+)
+from educe.evaluation.statistics.macro import (
+    macro_average,
+    macro_chance_corrected,
+    macro_difference,
 )
 from educe.evaluation.statistics.multiple import (
     benjamini_hochberg,
@@ -145,6 +149,8 @@ __all__ = [
     "inverse_propensity",
     "krippendorff_alpha",
     "macro_average",
+    "macro_chance_corrected",
+    "macro_difference",
     "majority_at_k",
     "mcnemar",
     "mean_estimate",

@@ -84,10 +84,11 @@ def wilson(successes: float, trials: float, *, level: float = 0.95) -> Estimate:
     effect. Covers well from a handful of trials on, where value ± z·SE does not.
     """
     _check_counts(successes, trials)
-    return _wilson(successes / trials, trials, two_sided_z(level), level, "wilson")
+    return wilson_interval(successes / trials, trials, two_sided_z(level), level, "wilson")
 
 
-def _wilson(share: float, trials: float, z: float, level: float, method: str) -> Estimate:
+def wilson_interval(share: float, trials: float, z: float, level: float, method: str) -> Estimate:
+    """Return Wilson's interval for a share of (effective) trials at quantile ``z``."""
     spread = z * z / trials
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
@@ -242,7 +243,9 @@ def _effective_wilson(
     z = two_sided_z(level)
     num_items = len(means)
     if num_items == num_samples == num_clusters:
-        return _wilson(share, num_items, z, level, "wilson")
+        # The interval is Wilson's; the error kept for averages over domains is the unbiased one.
+        plain = wilson_interval(share, num_items, z, level, "wilson")
+        return replace(plain, standard_error=error) if error > 0 else plain
     is_mixed = 0 < share < 1 and num_clusters > 1 and num_samples > num_clusters
     trials = float(num_clusters)
     if is_mixed:
@@ -250,7 +253,7 @@ def _effective_wilson(
         ratio = z / two_sided_t(level, num_clusters - 1)
         wanted = share * (1 - share) / error**2 if error > 0 else math.inf
         trials = max(1.0, min(wanted, float(num_samples)) * ratio**2)
-    e = _wilson(share, trials, z, level, "clustered-wilson")
+    e = wilson_interval(share, trials, z, level, "clustered-wilson")
     known = error if error > 0 else e.standard_error
     return replace(e, standard_error=known, num_items=num_items, num_clusters=num_clusters)
 
@@ -291,30 +294,6 @@ def chance_corrected(estimate: Estimate, floor: float) -> Estimate:
         (estimate.value - floor) * scale, (estimate.low - floor) * scale,
         (estimate.high - floor) * scale, estimate.level, estimate.standard_error * scale,
         estimate.num_items, estimate.num_clusters, estimate.method,
-    )  # fmt: skip
-
-
-def macro_average(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the unweighted mean over *these* domains with its interval.
-
-    The claim is about the domains at hand (fixed), with new tasks of them: variances add. The
-    limits combine by the square-and-add rule (MOVER; Zou and Donner 2008), so skewed intervals of
-    scores near 0 or 1 stay skewed. For a claim about domains not seen, use
-    :func:`mean_estimate` over one value a domain.
-    """
-    if not estimates:
-        raise ValueError("macro_average needs at least one estimate")
-    levels = {e.level for e in estimates}
-    if len(levels) > 1:
-        raise ValueError(f"macro_average cannot mix coverage levels, got {sorted(levels)}")
-    count = len(estimates)
-    value = sum(e.value for e in estimates) / count
-    low = value - math.sqrt(sum((e.value - e.low) ** 2 for e in estimates)) / count
-    high = value + math.sqrt(sum((e.high - e.value) ** 2 for e in estimates)) / count
-    error = math.sqrt(sum(e.standard_error**2 for e in estimates)) / count
-    return Estimate(
-        value, low, high, levels.pop(), error, sum(e.num_items for e in estimates),
-        sum(e.num_clusters for e in estimates), "macro",
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from educe.evaluation.statistics.estimates import (
     Floats,
     as_floats,
     cluster_sums,
+    clustered_standard_error,
     two_sided_t,
 )
 
@@ -38,7 +39,9 @@ class PairedDifference:
     """What pairing says about after - before.
 
     ``p_value`` is two-sided, ``p_greater`` tests "after is better", ``p_less`` "after is worse";
-    all mid-p. ``discordant`` is the share of items whose scores differ.
+    all mid-p. ``discordant`` is the share of items whose scores differ. ``plain_error`` is the
+    cluster-robust error without pseudo-observations (NaN with one cluster), ``pseudo`` their size:
+    what ``macro.macro_difference`` needs.
     """
 
     estimate: Estimate
@@ -47,6 +50,8 @@ class PairedDifference:
     p_less: float
     discordant: float
     method: str
+    plain_error: float
+    pseudo: float
 
 
 def paired_difference(
@@ -75,14 +80,16 @@ def paired_difference(
         raise ValueError(f"paired runs need the same items: {len(x)} before, {len(y)} after")
     d = y - x
     sums, sizes = cluster_sums(d, clusters)
-    estimate = adjusted_difference(
-        sums, sizes, level=level, pseudo=1 / math.sqrt(max(samples_per_item, 1.0))
-    )
+    pseudo = 1 / math.sqrt(max(samples_per_item, 1.0))
+    estimate = adjusted_difference(sums, sizes, level=level, pseudo=pseudo)
     if min(x.min(), y.min()) >= 0 and max(x.max(), y.max()) <= 1:
         low, high = max(-1.0, estimate.low), min(1.0, estimate.high)
         estimate = replace(estimate, low=low, high=high)
     two, greater, less, method = sign_flip_test(sums)
-    return PairedDifference(estimate, two, greater, less, float(np.mean(d != 0)), method)
+    return PairedDifference(
+        estimate, two, greater, less, float(np.mean(d != 0)), method,
+        clustered_standard_error(d, clusters), pseudo,
+    )  # fmt: skip
 
 
 def adjusted_difference(
