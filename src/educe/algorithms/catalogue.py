@@ -11,8 +11,6 @@ from typing import Any
 
 from educe.core.errors import RecipeError, did_you_mean
 
-OFF = float("inf")
-
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -22,9 +20,13 @@ class Bundle:
         advantage: key of ``advantages.ADVANTAGES``.
         loss: key of ``losses.build_loss``.
         aggregation: see ``aggregate.sequence_weights``.
-        clip_low, clip_high: offsets from 1.
+        clip_low, clip_high: offsets from 1 (of log r in ``geometric_mean``; limits of the
+            divergence in ``divergence_tv`` and ``divergence_kl``).
         kl_coefficient: weight of the reference KL in the loss; 0 needs no reference.
-        importance_cap: cap of proximal / behaviour; 0 switches the correction off.
+        correction: how proximal / behaviour weighs the loss: ``importance.CORRECTIONS``.
+        importance_floor, importance_cap: its bounds; a cap of 0 switches the correction off.
+        entropy_coefficient: weight of the entropy bonus.
+        options: numbers of this loss that others do not have, as (name, value) pairs.
         advantage_eps: added to the group's standard deviation.
         mask_truncated: leave completions cut by the token limit out of the loss (they stay in the
             baseline).
@@ -43,6 +45,10 @@ class Bundle:
     kl_estimator: str = "k3"
     importance_cap: float = 2.0
     advantage_eps: float = 1e-6
+    correction: str = "token_truncated"
+    importance_floor: float = 0.0
+    entropy_coefficient: float = 0.0
+    options: tuple[tuple[str, float], ...] = ()
     mask_truncated: bool = False
     drop_trivial: bool = False
     proximal: str = "recompute"
@@ -53,30 +59,64 @@ class Bundle:
         """Whether a group of one completion has no baseline."""
         return self.advantage in _GROUP_BASELINES
 
+    @property
+    def trains_without_advantage(self) -> bool:
+        """Whether a sample of advantage 0 still has a gradient."""
+        return self.kl_coefficient > 0 or self.entropy_coefficient != 0
+
+    def option(self, name: str, default: float) -> float:
+        """Return the named option, or what the loss takes without it."""
+        return dict(self.options).get(name, default)
+
     def formula(self) -> str:
-        """Return the resolved objective as one line of text."""
-        advantage = _ADVANTAGE_TEXT[self.advantage].format(eps=self.advantage_eps)
+        """Return the resolved objective as one line of text, different for different losses."""
+        advantage = _ADVANTAGE_TEXT[self.advantage].format(eps=_shown(self.advantage_eps))
         body = _LOSS_TEXT[self.loss].format(
-            low=f"{1 - self.clip_low:g}", high=f"{1 + self.clip_high:g}"
+            low=_shown(1 - self.clip_low),
+            high=_shown(1 + self.clip_high),
+            clip_low=_shown(self.clip_low),
+            clip_high=_shown(self.clip_high),
         )
-        weight = (
-            f"min(proximal/behaviour, {self.importance_cap:g}) * " if self.importance_cap else ""
-        )
+        if self.options:
+            body += " with " + ", ".join(f"{k} = {_shown(v)}" for k, v in self.options)
         kl = (
-            f" + {self.kl_coefficient:g} * {self.kl_estimator}(policy || reference)"
+            f" + {_shown(self.kl_coefficient)} * {self.kl_estimator}(policy || reference)"
             if self.kl_coefficient
             else ""
         )
-        return f"loss = {self.aggregation}[ {weight}{body}{kl} ],  {advantage}"
+        entropy = f" - {_shown(self.entropy_coefficient)} * entropy"
+        bonus = entropy if self.entropy_coefficient else ""
+        return f"loss = {self.aggregation}[ {self._weight()}{body}{kl}{bonus} ],  {advantage}"
+
+    def _weight(self) -> str:
+        if not self.importance_cap:
+            return ""
+        low, high = _shown(self.importance_floor), _shown(self.importance_cap)
+        if self.correction == "token_truncated" and not self.importance_floor:
+            return f"min(proximal/behaviour, {high}) * "
+        return _CORRECTION_TEXT[self.correction].format(low=low, high=high) + " * "
 
 
-_GROUP_BASELINES = ("group_normalised", "group_centred", "leave_one_out", "mean_scaled")
+def _shown(value: float) -> str:
+    """Twelve digits: rounding of 1 - 0.2 is gone, and different settings stay different."""
+    return f"{value:.12g}"
+
+
+_GROUP_BASELINES = (
+    "group_normalised",
+    "group_centred",
+    "leave_one_out",
+    "mean_scaled",
+    "best_over_second",
+)
 
 _ADVANTAGE_TEXT = {
-    "group_normalised": "A = (s - mean_group) / (std_group + {eps:g})",
+    "group_normalised": "A = (s - mean_group) / (std_group + {eps})",
     "group_centred": "A = s - mean_group",
     "leave_one_out": "A_i = s_i - mean of the group's others",
     "mean_scaled": "A = (s - mean_group) / mean_group",
+    "best_over_second": "A = s - second best of the group for the best, 0 for the others",
+    "score": "A = s",
 }
 
 _LOSS_TEXT = {
@@ -85,7 +125,28 @@ _LOSS_TEXT = {
         "-min(r A, clip(r, {low}, {high}) A), r = geometric mean of policy/proximal per sequence"
     ),
     "truncated_reinforce": "-sg(clip(r, {low}, {high})) A log policy, r = policy/proximal",
+    "reinforce": "-A log policy",
+    "soft_adaptive": "-A 4/tau sigmoid(tau (r - 1)), r = policy/proximal, tau by the sign of A",
+    "geometric_mean": (
+        "-A exp(mean of log r), log r <= {clip_high} where A > 0, >= -{clip_low} where A < 0"
+    ),
+    "divergence_tv": (
+        "-keep sg(min(r, cap)) A log policy, r = policy/proximal, drop A > 0 at "
+        "p_policy - p_behaviour > {clip_high}, A < 0 at p_behaviour - p_policy > {clip_low}"
+    ),
+    "divergence_kl": (
+        "-keep sg(min(r, cap)) A log policy, r = policy/proximal, drop A > 0 (A < 0) that rose "
+        "(fell) by a two-outcome KL > {clip_high} ({clip_low})"
+    ),
     "cross_entropy": "-log policy",
+}
+
+_CORRECTION_TEXT = {
+    "token_truncated": "clip(proximal/behaviour, {low}, {high})",
+    "sequence_truncated": "clip(product of proximal/behaviour, {low}, {high})",
+    "icepop": "[w if {low} <= w <= {high} else 0], w = proximal/behaviour,",
+    "sequence_mask": "[{low} <= product of proximal/behaviour <= {high}]",
+    "geometric_mask": "[{low} <= geometric mean of proximal/behaviour <= {high}]",
 }
 
 BUNDLES: dict[str, Bundle] = {
@@ -119,8 +180,8 @@ BUNDLES: dict[str, Bundle] = {
             "rloo",
             "leave_one_out",
             "clipped_surrogate",
-            "seq-mean-token-mean",
-            paper="Ahmadian et al. 2024, arXiv 2402.14740",
+            "seq-mean-token-sum-norm",
+            paper="Ahmadian et al. 2024, arXiv 2402.14740 (sums over tokens, divided by Lmax)",
         ),
         Bundle(
             "gspo",
@@ -146,6 +207,59 @@ BUNDLES: dict[str, Bundle] = {
             "clipped_surrogate",
             "token-mean",
             paper="arXiv 2602.02710",
+        ),
+        Bundle(
+            "reinforce",
+            "score",
+            "reinforce",
+            "seq-mean-token-sum-norm",
+            paper="Williams 1992 (without a baseline; sums over tokens, divided by Lmax)",
+        ),
+        Bundle(
+            "pass_at_k",
+            "best_over_second",
+            "clipped_surrogate",
+            "seq-mean-token-mean",
+            paper="Tang et al. 2025, arXiv 2503.19595, k = the group size",
+        ),
+        Bundle(
+            "sapo",
+            "group_normalised",
+            "soft_adaptive",
+            "seq-mean-token-mean",
+            options=(("tau_positive", 1.0), ("tau_negative", 1.05)),
+            paper="arXiv 2511.20347",
+        ),
+        Bundle(
+            "gmpo",
+            "group_normalised",
+            "geometric_mean",
+            "seq-mean-token-mean",
+            clip_low=0.4,
+            clip_high=0.4,
+            paper="Zhao et al. 2025, arXiv 2507.20673",
+        ),
+        Bundle(
+            "dppo_tv",
+            "group_normalised",
+            "divergence_tv",
+            "token-mean",
+            proximal="behaviour",
+            importance_cap=0.0,
+            options=(("weight_cap", 20.0),),
+            paper="Qi et al. 2026, arXiv 2602.04879",
+        ),
+        Bundle(
+            "dppo_kl",
+            "group_normalised",
+            "divergence_kl",
+            "token-mean",
+            clip_low=0.05,
+            clip_high=0.05,
+            proximal="behaviour",
+            importance_cap=0.0,
+            options=(("weight_cap", 20.0),),
+            paper="Qi et al. 2026, arXiv 2602.04879",
         ),
     )
 }

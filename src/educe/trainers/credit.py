@@ -71,8 +71,8 @@ def training_samples(
         bundles: by domain name.
         max_length: Lmax of ``seq-mean-token-sum-norm``.
 
-    Samples with advantage 0 and no KL term have no gradient; they count in the denominators and
-    are left out.
+    Samples with advantage 0 and neither a KL nor an entropy term have no gradient; they count in
+    the denominators and are left out.
     """
     entries = [
         (number, credit, i, trajectory)
@@ -84,7 +84,7 @@ def training_samples(
     samples: list[TrainingSample] = []
     for (number, credit, i, trajectory), weight in zip(entries, weights, strict=True):
         bundle = bundles[credit.group.request.domain]
-        idle = credit.advantages_G[i] == 0 and bundle.kl_coefficient == 0
+        idle = credit.advantages_G[i] == 0 and not bundle.trains_without_advantage
         if idle or not credit.in_loss_G[i] or weight == 0:
             continue
         for tokens, mask, behaviour, temperature in trajectory_sequences(trajectory):
@@ -151,6 +151,9 @@ def rollout_metrics(
             tally.mean(
                 prefix + "unscored", len(credit.rewards_G) - len(scored), len(credit.rewards_G)
             )
+            # One scored sibling has no baseline: advantage 0, and counted here.
+            lone = len(scored) == 1 and len(credit.rewards_G) > 1
+            tally.mean(prefix + "lone_scored", float(lone))
             if len(scored) > 1:
                 flat = max(scored) == min(scored)
                 tally.mean(prefix + "trivial_right", float(flat and scored[0] >= 1))
