@@ -234,6 +234,18 @@ def test_a_withheld_headline_says_so_and_still_shows_the_table():
     assert "+100.0 [" in text
 
 
+def test_of_many_domains_the_charts_show_the_largest_moves():
+    names = [f"d{i:02d}" for i in range(70)]
+    before = run(dict.fromkeys(names, 0.3), tasks=20, label="b")
+    after = run({n: 0.9 if n == "d69" else 0.3 for n in names}, tasks=20, label="a")
+    html = to_html(build_report(after, before, examples_per_domain=0))
+    scores, differences = html.split("<svg")[1:3]
+    assert "60 of 70 domains" in html
+    assert scores.index(">d69<") < scores.index(">d00<") and ">d68<" not in scores
+    assert differences.split("</svg>")[0].count("<circle") == 61
+    assert html.count('<td class="t">d68</td>') == 3  # every table has all
+
+
 def test_ticks_are_round():
     assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
     assert ticks(-10, 10) == [-10, -5, 0, 5, 10]

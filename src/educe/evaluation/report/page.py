@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from educe.evaluation.compare import Comparison, Finding
+from educe.evaluation.compare import Comparison, DomainComparison, Finding
 from educe.evaluation.records import EvalRow, Outcome
 from educe.evaluation.report.charts import Mark, interval_chart
 from educe.evaluation.report.content import (
@@ -83,9 +83,35 @@ def to_html(report: Report) -> str:
     )
 
 
+_COLOURS = {Finding.BETTER: "better", Finding.WORSE: "worse"}
+_MAX_CHARTED = 60
+
+
+def _charted(comparison: Comparison) -> tuple[list[DomainComparison], str]:
+    """Return the domains to draw, greatest gain first, and a note where some are left out.
+
+    Of hundreds, the largest moves in either direction: claims first, then the largest others.
+    """
+
+    def gain(d: DomainComparison) -> float:
+        return 0.0 if d.difference is None else d.difference.estimate.value
+
+    chosen = list(comparison.domains)
+    note = ""
+    if len(chosen) > _MAX_CHARTED:
+        chosen.sort(key=lambda d: (d.finding not in _COLOURS, -abs(gain(d))))
+        chosen = chosen[:_MAX_CHARTED]
+        note = (
+            f"<p>{_MAX_CHARTED} of {len(comparison.domains)} domains: those called better or "
+            f"worse, then the largest differences. The table below has all.</p>"
+        )
+    return sorted(chosen, key=lambda d: (-gain(d), d.domain)), note
+
+
 def _score_chart(comparison: Comparison) -> str:
     rows = []
-    for d in comparison.domains:
+    charted, note = _charted(comparison)
+    for d in charted:
         marks = [
             _mark(e, style, label)
             for e, style, label in (
@@ -100,7 +126,7 @@ def _score_chart(comparison: Comparison) -> str:
         f'<i style="background:var(--after)"></i>{escape(comparison.after.label)}</p>'
     )
     chart = interval_chart(rows, low=0, high=100, unit=" %")
-    return f"<h2>Scores, {comparison.level:.0%} intervals</h2>{key}{chart}"
+    return f"<h2>Scores, {comparison.level:.0%} intervals</h2>{note}{key}{chart}"
 
 
 def _difference_chart(comparison: Comparison) -> str:
@@ -110,7 +136,7 @@ def _difference_chart(comparison: Comparison) -> str:
             d.domain,
             [_mark(d.difference.estimate, styles.get(d.finding, "mf"), "after - before")],
         )
-        for d in comparison.domains
+        for d in _charted(comparison)[0]
         if d.difference is not None
     ]
     if comparison.macro_difference is not None:
@@ -158,9 +184,6 @@ def html_table(
     body = "".join(lines)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="scroll"><table>{inner}</table></div>'
-
-
-_COLOURS = {Finding.BETTER: "better", Finding.WORSE: "worse"}
 
 
 def _comparison_table(comparison: Comparison) -> str:
