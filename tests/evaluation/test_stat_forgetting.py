@@ -12,6 +12,7 @@ from scripted_domain import Scripted, Sums
 from educe.core.errors import EduceError
 from educe.core.types import Score, Split
 from educe.evaluation.forgetting import continual_metrics, screen_and_confirm
+from educe.evaluation.report import board_to_html, board_to_markdown
 from educe.evaluation.runner import evaluate
 from educe.evaluation.statistics import (
     benjamini_hochberg,
@@ -192,6 +193,20 @@ def test_the_board_names_what_was_lost_and_what_kind_of_loss():
     assert board.num_domains == 14
     assert board.num_tasks == 14 * 40 + 100 * len(board.suspects)
     assert board.to_json()["lost"] == ["d03", "d11"]
+    history = [small(names[:6], label="step 1"), small(names[:6], label="step 2")]
+    text = board_to_markdown(board, history)
+    assert "2 of 14 domains lost" in text and "By kind: 1 knowledge, 1 format." in text
+    assert "| d03 | lost | knowledge | -40" in text
+    assert "| macro average | 50.0 | 50.0 |" in text and "| d11 | – | – |" in text
+    html = board_to_html(board, history)
+    assert html.count("<svg") == 3 and html.startswith("<!doctype html>")
+    assert html.count("<circle") == 4 and "nan" not in html
+
+
+def small(names, label):
+    domains = {n: Sums(n) for n in names}
+    sampler = Scripted(domains, lambda t, k: t.gold if t.index % 2 else "0")
+    return evaluate(sampler, domains, tasks_per_domain=6, label=label)
 
 
 def test_a_clean_checkpoint_has_an_empty_board():

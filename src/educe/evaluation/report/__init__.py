@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from educe.evaluation.report.board import board_to_html, board_to_markdown
 from educe.evaluation.report.content import Report, build_report
 from educe.evaluation.report.examples import Example, pick_examples
 from educe.evaluation.report.files import ReportPaths, write_report
@@ -15,6 +16,8 @@ __all__ = [
     "Example",
     "Report",
     "ReportPaths",
+    "board_to_html",
+    "board_to_markdown",
     "build_report",
     "pick_examples",
     "to_html",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 _ROW = 26
 _TOP = 30
@@ -76,6 +77,25 @@ def _mark(mark: Mark, left: float, centre: float, right: float, y: float) -> str
         f'<g class="{escape(mark.style)}"><title>{escape(mark.title)}</title>'
         f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<circle cx="{centre:.1f}" cy="{y:.1f}" r="3.6"/></g>'
+    )
+
+
+def sparkline(values: Sequence[float | None], *, width: int = 120, height: int = 22) -> str:
+    """Return a small line of shares in [0, 1] over equal steps; missing values leave a gap."""
+    step = (width - 8) / max(len(values) - 1, 1)
+    points = [
+        None if v is None else (4 + i * step, 4 + (height - 8) * (1 - min(max(v, 0.0), 1.0)))
+        for i, v in enumerate(values)
+    ]
+    lines = [
+        f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}"/>'
+        for a, b in pairwise(points)
+        if a is not None and b is not None
+    ]
+    dots = [f'<circle cx="{p[0]:.1f}" cy="{p[1]:.1f}" r="2.2"/>' for p in points if p is not None]
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'xmlns="http://www.w3.org/2000/svg"><g class="ma">{"".join(lines + dots)}</g></svg>'
     )
 
 

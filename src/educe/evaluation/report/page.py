@@ -74,10 +74,15 @@ def to_html(report: Report) -> str:
         body.append(f"<h2>Cautions</h2><ul>{items}</ul>")
     body.append(_examples(report.examples))
     body.append(_reading(report))
+    return page(report.title, body)
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """Return parts of HTML as a whole page with the styles of reports."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(report.title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
         + "\n".join(body)
         + "</body></html>\n"
     )
