@@ -25,6 +25,7 @@ from educe.sandbox.graders import (
     grade_stdio,
     grade_suite,
 )
+from educe.sandbox.sessions import Session, Turn
 
 __all__ = [
     "BoxVerdict",
@@ -40,10 +41,12 @@ __all__ = [
     "Result",
     "Sandbox",
     "SandboxError",
+    "Session",
     "StdioCase",
     "StdioGrade",
     "SuiteOutcome",
     "Times",
+    "Turn",
     "grade_asserts",
     "grade_function",
     "grade_stdio",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from educe.core.types import JSON
-from educe.sandbox.contract import Job, JobError, Level, Result, SandboxError
+from educe.sandbox.contract import Job, JobError, Level, Limits, Network, Result, SandboxError
 from educe.sandbox.embedded import Address, EmbeddedBackend, SharedBackend
 from educe.sandbox.plain import run_plain
+from educe.sandbox.sessions import Session
 
 
 class Backend(Protocol):
@@ -107,6 +108,41 @@ class Sandbox:
         """Like :meth:`run_batch`, without blocking the event loop."""
         self._check(jobs)
         return await self._backend.run_batch_async(jobs) if jobs else []
+
+    def open_session(
+        self,
+        *,
+        runtime: str = "python",
+        limits: Limits | None = None,
+        files: Mapping[str, bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        network: Network = "none",
+    ) -> Session:
+        """Open a box that stays, with a Python and a shell.
+
+        Args:
+            limits: memory, disk and processes of the whole session; processor and wall seconds and
+                output bytes of each turn.
+            files: relative path to content, put there at the start.
+
+        Raises:
+            SandboxError: at the plain level, or when no box can be had.
+        """
+        self._check(())
+        if not isinstance(self._backend, EmbeddedBackend):
+            raise SandboxError("sessions need at least the level confined")
+        job = Job(
+            runtime=runtime,
+            limits=limits or Limits(),
+            files=files or {},
+            env=env or {},
+            network=network,
+        )
+        return Session(self._backend, job)
+
+    async def open_session_async(self, **options: Any) -> Session:
+        """Like :meth:`open_session`, without blocking the event loop."""
+        return await asyncio.to_thread(lambda: self.open_session(**options))
 
     def stats(self) -> dict[str, JSON]:
         """Return counters: jobs running and queued, boxes ready, descriptors, memory."""

@@ -213,6 +213,25 @@ class EmbeddedBackend:
         lost = Result(BoxVerdict.INFRA, "the sandbox's supervisor is gone", level=self.level)
         return [lost if result is None else result for result in results]
 
+    def connect_session(self, job: Job) -> socket.socket:
+        """Open a session's box; what is sent and received from then on is the box's.
+
+        Raises:
+            SandboxError: when no box can be had.
+        """
+        sock = _connect_socket(self.address)
+        sock.settimeout(60)
+        try:
+            sock.sendall(_frame(0, job, self.address.token, "session"))
+            ((head, _), *_) = wire.read_frame(sock, wire.Reader())
+        except (OSError, EOFError) as error:
+            sock.close()
+            raise SandboxError(f"no session can be opened: {error}") from None
+        if head.get("broken"):
+            sock.close()
+            raise SandboxError(f"no session can be opened: {head['broken']}")
+        return sock
+
     def stats(self) -> dict[str, Any]:
         """Return counters of the supervisor: running, queued, ready, descriptors, memory."""
         head = {"op": "stats", "id": 0, "token": self.address.token}
@@ -305,11 +324,12 @@ def _connect_socket(address: Address) -> socket.socket:
     return sock
 
 
-def _frame(number: int, job: Job, token: str) -> bytes:
+def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
     payload = job_payload(job)
+    payload["session"] = zygote.CONTROL_FD if op == "session" else 0
     payload["stdin"], payload["outputs"] = job.stdin, bool(job.outputs)
     head = {
-        "op": "run",
+        "op": op,
         "id": number,
         "token": token,
         "key": job.idempotency_key,

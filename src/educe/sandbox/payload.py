@@ -69,6 +69,7 @@ def job_payload(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "num_tests": len(job.tests),
         "suite": list(job.suite),
+        "session": 0,
         "is_linux": sys.platform == "linux",
     }
 

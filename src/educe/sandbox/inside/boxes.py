@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from educe.sandbox.inside.nursery import Zygote
     from educe.sandbox.inside.supervisor import Client, Supervisor
 
+_MAX_UNREAD = 96 << 20
 _STREAMS = ("stdout", "stderr", "result")
 # (preload, loopback, disk_mb, num_inodes): what a box is prepared with
 Shape = tuple[str, bool, int, int]
@@ -31,6 +32,7 @@ class Request:
         self.client = client
         self.id: int = head["id"]
         self.key: str = head["key"]
+        self.is_session: bool = head["op"] == "session"
         self.limits: dict[str, Any] = head["limits"]
         self.outputs: list[str] = head["outputs"]
         self.shape: Shape = (
@@ -85,6 +87,9 @@ class Box:
             self._send_more()
         if not events & (select.EPOLLIN | select.EPOLLHUP):
             return
+        if self.request is not None and self.request.is_session:
+            self._pass_on()
+            return
         try:
             data, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
         except BlockingIOError:
@@ -101,6 +106,34 @@ class Box:
         self._close_control()
         if data.startswith(b"E"):
             self.zygote.box_failed(self, data[1:].decode("utf-8", "replace"))
+
+    def _pass_on(self) -> None:
+        """Hand a session's answers to its client."""
+        assert self.request is not None
+        try:
+            data = self.control.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.supervisor.reply(self.request.client, data)
+            if len(self.request.client.waiting) > _MAX_UNREAD:
+                self.kill()
+        else:
+            self._close_control()
+            self.kill()
+
+    def feed(self, data: bytes) -> None:
+        """Send more of a session's requests into the box."""
+        rest = bytes(self._unsent) if self._unsent is not None else b""
+        if self.control.fileno() < 0:
+            return
+        if len(rest) > _MAX_UNREAD:
+            self.kill()
+            return
+        self._unsent = memoryview(rest + data)
+        self._send_more()
 
     def _close_control(self) -> None:
         if self.control.fileno() >= 0:
@@ -119,7 +152,7 @@ class Box:
         self._unsent = memoryview(request.payload)
         self.started = time.monotonic()
         self._send_more()
-        if self._unsent is None and not request.outputs:
+        if self._unsent is None and not request.outputs and not request.is_session:
             self._close_control()
 
     def _send_more(self) -> None:
@@ -200,7 +233,7 @@ class Box:
         if used_mb > limits["memory_mb"]:
             self.facts["oom"] = True
             self.kill()
-        elif cpu_s > limits["cpu_s"]:
+        elif cpu_s > limits["cpu_s"] and not self.request.is_session:
             self.facts["cpu_late"] = True
             self.kill()
 

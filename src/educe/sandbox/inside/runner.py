@@ -31,7 +31,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import kernel, stubs, suites
+from educe.sandbox.inside import kernel, sessions, stubs, suites
 from educe.sandbox.inside.typed import encode
 
 START, CASE, CASE_TIMEOUT, CASE_DIED, END, COMPILE, IMPORT, IMPORT_EXIT, MEMORY, TEST = range(1, 11)
@@ -135,6 +135,11 @@ def run_job(job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[s
             os.makedirs(folder, exist_ok=True)
         with open(path, "wb") as file:
             file.write(content)
+    if job["session"]:
+        os.environ.update(job["env"])
+        os.close(result_fd)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        sessions.Server(job, job["session"]).serve()
     if job["runtime"].startswith("python"):
         random.seed(job["seed"])
         numpy = sys.modules.get("numpy")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import marshal
 import os
 import resource
@@ -40,6 +41,9 @@ class Client:
         self.reader = wire.Reader()
         self.waiting = bytearray()
         self.is_known = False
+        self.box: Box | None = None  # of a session
+        self.is_session = False
+        self.early = b""  # what a session's client sent before its box was there
 
 
 class Supervisor:
@@ -54,6 +58,8 @@ class Supervisor:
         self.num_timers = 0
         self.queue: deque[Request] = deque()
         self.running: dict[int, Box] = {}
+        self.sessions: dict[int, Box] = {}
+        self.session_queue: deque[Request] = deque()
         self.results: OrderedDict[str, bytes | list[tuple[Client, int]]] = OrderedDict()
         self.slots = cgroups.open_slots() if config["use_cgroups"] else None
         self.nursery = Nursery(config, self.slots, self)
@@ -151,6 +157,9 @@ class Supervisor:
             return
         try:
             data = client.sock.recv(1 << 18)
+            if client.is_session and data:
+                self._feed(client, data)
+                return
             frames = client.reader.feed(data) if data else []
         except BlockingIOError:
             return
@@ -166,8 +175,17 @@ class Supervisor:
             client.is_known = True
             if head["op"] == "run":
                 self._take(client, head, blob)
+            elif head["op"] == "session":
+                client.is_session = True
+                self.session_queue.append(Request(client, head, blob))
             elif head["op"] == "stats":
                 self.reply(client, wire.pack(self._stats(head["id"])))
+
+    def _feed(self, client: Client, data: bytes) -> None:
+        if client.box is not None:
+            client.box.feed(data)
+        else:
+            client.early += data
 
     def _drop(self, client: Client) -> None:
         """Forget a client; its queued jobs are not run, its running ones are ended."""
@@ -176,6 +194,9 @@ class Supervisor:
         self.forget(client.sock.fileno())
         client.sock.close()
         self.queue = deque(request for request in self.queue if request.client is not client)
+        self.session_queue = deque(r for r in self.session_queue if r.client is not client)
+        if client.box is not None:
+            client.box.kill()
         for box in list(self.running.values()):
             if box.request is not None and box.request.client is client and not box.request.key:
                 box.kill()
@@ -204,6 +225,7 @@ class Supervisor:
             "pid": os.getpid(),
             "zygotes": self.nursery.pids(),
             "running": len(self.running),
+            "sessions": len(self.sessions),
             "queued": len(self.queue),
             "ready": self.nursery.num_ready(),
             "arming": sum(self.nursery.arming.values()),
@@ -231,6 +253,11 @@ class Supervisor:
 
     def _pump(self) -> None:
         """Give waiting jobs to ready boxes, in order, and keep boxes in stock."""
+        while self.session_queue:
+            box = self.nursery.take(self.session_queue[0].shape)
+            if box is None:
+                break
+            self._open_session(box, self.session_queue.popleft())
         while self.queue and len(self.running) < self.config["num_parallel"]:
             request = self.queue[0]
             box = self.nursery.take(request.shape)
@@ -238,7 +265,22 @@ class Supervisor:
                 break
             self.queue.popleft()
             self._go(box, request)
-        self.nursery.stock(self.queue, self.config["num_parallel"] - len(self.running))
+        num_free = self.config["num_parallel"] - len(self.running) + len(self.session_queue)
+        self.nursery.stock([*self.session_queue, *self._next_jobs()], num_free)
+
+    def _next_jobs(self) -> list[Request]:
+        count = self.config["num_parallel"] + self.config["num_spare"]
+        return list(itertools.islice(self.queue, count))
+
+    def _open_session(self, box: Box, request: Request) -> None:
+        self.sessions[box.id] = box
+        request.client.box = box
+        self.reply(request.client, wire.pack({"id": request.id}))
+        box.go(request)
+        box.watch_pipes()
+        if request.client.early:
+            box.feed(request.client.early)
+            request.client.early = b""
 
     def _go(self, box: Box, request: Request) -> None:
         limits = request.limits
@@ -255,13 +297,18 @@ class Supervisor:
     def _check_usage(self) -> None:
         """Enforce processor time of whole jobs, and memory where no control group does."""
         now = time.monotonic()
-        for box in list(self.running.values()):
+        for box in [*self.running.values(), *self.sessions.values()]:
             if box.exit_status is None and now - box.started >= _CHECK_S:
                 box.check_usage()
         self.after(_CHECK_S, self._check_usage)
 
     def finished(self, box: Box) -> None:
         """A box reported its end: answer its client."""
+        if self.sessions.pop(box.id, None) is not None:
+            assert box.request is not None
+            box.request.client.box = None
+            self._drop(box.request.client)
+            return
         del self.running[box.id]
         self.num_finished += 1
         request = box.request
@@ -287,7 +334,8 @@ class Supervisor:
 
     def cannot_serve(self, shape: Shape, reason: str) -> None:
         """No box of a shape can be made: its jobs fail as ours."""
-        failed = [request for request in self.queue if request.shape == shape]
+        failed = [r for r in (*self.queue, *self.session_queue) if r.shape == shape]
+        self.session_queue = deque(r for r in self.session_queue if r.shape != shape)
         self.queue = deque(request for request in self.queue if request.shape != shape)
         for request in failed:
             self.results.pop(request.key, None)

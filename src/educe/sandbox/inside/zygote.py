@@ -31,7 +31,7 @@ JOB = "/box/job"
 WORK = "/box/job/work"
 ORDER_BYTES = 4096
 JOB_UID = 1000  # what an unprivileged box calls itself inside its own user namespace
-_RESULT_FD, _CONTROL_FD = 3, 4
+_RESULT_FD, CONTROL_FD = 3, 4
 _COMMON_MODULES = """
 abc bisect collections copy enum functools heapq itertools json math operator random re string
 typing types dataclasses datetime decimal fractions statistics threading time contextlib io
@@ -234,11 +234,11 @@ class Zygote:
         """Prepare the box, wait for the job, run it. Never returns."""
         try:
             self._prepare(order, fds)
-            os.write(_CONTROL_FD, b"R")
+            os.write(CONTROL_FD, b"R")
             job = self._await_job()
         except BaseException as error:
             text = b"E" + f"{type(error).__name__}: {error}".encode()
-            for fd in (_CONTROL_FD, fds[0]):
+            for fd in (CONTROL_FD, fds[0]):
                 with contextlib.suppress(OSError):
                     os.write(fd, text)
             os._exit(1)
@@ -259,7 +259,7 @@ class Zygote:
                 _raise_loopback()
         else:
             os.setsid()
-            folder = os.read(_CONTROL_FD, ORDER_BYTES).decode()
+            folder = os.read(CONTROL_FD, ORDER_BYTES).decode()
             os.chdir(folder)
             os.environ.update(HOME=folder, TMPDIR=folder)
             if not self.can_change_user:
@@ -300,7 +300,7 @@ class Zygote:
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.dup2(result, _RESULT_FD, inheritable=False)
-        os.dup2(control, _CONTROL_FD, inheritable=False)
+        os.dup2(control, CONTROL_FD, inheritable=False)
         if not self.rulesets:
             kernel.close_from(5)
             return -1
@@ -348,20 +348,21 @@ class Zygote:
         job: dict[str, Any] = marshal.loads(_read_exactly(length))
         if job["outputs"]:
             folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            with socket.socket(fileno=os.dup(_CONTROL_FD)) as control:
+            with socket.socket(fileno=os.dup(CONTROL_FD)) as control:
                 send(control, ("folder",), (folder,))
             os.close(folder)
         if job["num_tests"]:
-            job["close_tests"] = lambda: os.close(_CONTROL_FD)
-        else:
-            os.close(_CONTROL_FD)
+            job["close_tests"] = lambda: os.close(CONTROL_FD)
+        elif not job["session"]:
+            os.close(CONTROL_FD)
         if job["stdin"]:
             _place_stdin(job["stdin"])
         runner.apply_rlimits(
             job["limits"],
             address_space=not self.has_cgroup and job["runtime"] != "node",
             process_base=self.process_base,
-            cpu_slack=1,
+            # A session lives through many turns, each of which has limits of its own.
+            cpu_slack=86400 if job["session"] else 1,
         )
         gc.enable()
         return job
@@ -370,14 +371,14 @@ class Zygote:
         """Read the tests, which are still in the socket: no candidate ever shared their memory."""
         length = int.from_bytes(_read_exactly(4), "little")
         tests: list[str] = marshal.loads(_read_exactly(length))
-        os.close(_CONTROL_FD)
+        os.close(CONTROL_FD)
         return tests
 
 
 def _read_exactly(count: int) -> bytes:
-    data = os.read(_CONTROL_FD, count)
+    data = os.read(CONTROL_FD, count)
     while len(data) < count:
-        more = os.read(_CONTROL_FD, count - len(data))
+        more = os.read(CONTROL_FD, count - len(data))
         if not more:
             os._exit(0)  # never used
         data += more
