@@ -34,7 +34,6 @@ from educe.evaluation.statistics.estimates import (
     clopper_pearson,
     clustered_standard_error,
     mean_estimate,
-    score_estimate,
     standard_error,
     variance_split,
     wilson,
@@ -94,6 +93,7 @@ from educe.evaluation.statistics.repeated import (
     stability,
 )
 from educe.evaluation.statistics.resampling import bootstrap_mean, bootstrap_statistic
+from educe.evaluation.statistics.scores import score_estimate
 from educe.evaluation.statistics.sequential import (
     Look,
     SequentialComparison,
