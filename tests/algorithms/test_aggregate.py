@@ -78,6 +78,15 @@ def test_a_constant_loss_keeps_its_value(lengths, aggregation, num_prompts):
         assert mass == pytest.approx(1.0 if any(lengths) else 0.0)
 
 
+def test_each_sequence_may_have_its_own_constant(losses):
+    limits = [20, 20, 20, 40, 40, 10]
+    weights = sequence_weights("seq-mean-token-sum-norm", LENGTHS, PROMPTS, limits)
+    want = np.mean([x.sum() / limit for x, limit in zip(losses, limits, strict=True)])
+    assert total(losses, weights) == pytest.approx(want)
+    with pytest.raises(ValueError, match="max_length > 0"):
+        sequence_weights("seq-mean-token-sum-norm", [1, 1], [0, 0], [5, 0])
+
+
 def test_empty_sequences_count_nothing():
     with_empty = sequence_weights("seq-mean-token-mean", [2, 0, 4], [0, 0, 1])
     without = sequence_weights("seq-mean-token-mean", [2, 4], [0, 1])

@@ -18,7 +18,7 @@ def sequence_weights(
     aggregation: str,
     lengths_S: Sequence[int],
     prompts_S: Sequence[int],
-    max_length: int = 0,
+    max_length: int | Sequence[int] = 0,
 ) -> NDArray[np.float64]:
     """Return, for each of S sequences, what each of its trained tokens weighs.
 
@@ -27,7 +27,8 @@ def sequence_weights(
             ``seq-mean-token-sum-norm``: 1 / (S Lmax); ``prompt-mean``: 1 / (P tokens of prompt).
         lengths_S: trained tokens of each sequence; a length of 0 weighs 0.
         prompts_S: which prompt a sequence belongs to.
-        max_length: Lmax, for ``seq-mean-token-sum-norm``.
+        max_length: Lmax, for ``seq-mean-token-sum-norm``: one, or one for each sequence (what its
+            domain allows). It must not depend on what was sampled, nor on who else is in the batch.
 
     Raises:
         ValueError: for an unknown aggregation or a missing Lmax.
@@ -43,9 +44,10 @@ def sequence_weights(
     elif aggregation == "seq-mean-token-mean":
         weights[used] = 1.0 / (num_sequences * lengths[used])
     elif aggregation == "seq-mean-token-sum-norm":
-        if max_length <= 0:
+        limits = np.broadcast_to(np.asarray(max_length, np.float64), lengths.shape)[used]
+        if (limits <= 0).any():
             raise ValueError("seq-mean-token-sum-norm needs a constant max_length > 0")
-        weights[used] = 1.0 / (num_sequences * max_length)
+        weights[used] = 1.0 / (num_sequences * limits)
     elif aggregation == "prompt-mean":
         prompts = np.asarray(prompts_S)
         names = np.unique(prompts[used])

@@ -265,11 +265,35 @@ BUNDLES: dict[str, Bundle] = {
 }
 
 
+CORRECTION_BOUNDS = {
+    "token_truncated": (0.0, 2.0),
+    "sequence_truncated": (0.0, 5.0),
+    "icepop": (0.5, 5.0),
+    "sequence_mask": (0.0, 3.0),
+    "geometric_mask": (0.99, 1.01),
+}
+"""What a correction takes for (floor, cap) where a recipe names it without them."""
+
+_CHOICES = {
+    "correction": tuple(CORRECTION_BOUNDS),
+    "kl_estimator": ("k1", "k2", "k3", "k1+", "k3+"),
+    "aggregation": (
+        "token-mean",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
+        "prompt-mean",
+    ),
+}
+
+
 def resolve_bundle(name: str, overrides: dict[str, Any] | None = None) -> Bundle:
     """Return the named bundle with given (non-None) fields replaced.
 
+    A correction that is named without bounds takes its own, see ``CORRECTION_BOUNDS``.
+
     Raises:
-        RecipeError: for an unknown name; lists the nearest ones.
+        RecipeError: for an unknown name (lists the nearest ones), an unknown choice, or overrides
+            that contradict each other.
     """
     if name not in BUNDLES:
         raise RecipeError(
@@ -277,4 +301,28 @@ def resolve_bundle(name: str, overrides: dict[str, Any] | None = None) -> Bundle
             + did_you_mean(name, BUNDLES)
         )
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
-    return replace(BUNDLES[name], **given)
+    for key, choices in _CHOICES.items():
+        if key in given and given[key] not in choices:
+            raise RecipeError(
+                f"algorithm.{key} must be one of {', '.join(choices)}; got {given[key]!r}."
+            )
+    bounds = CORRECTION_BOUNDS.get(given.get("correction", ""), ())
+    defaults = dict(zip(("importance_floor", "importance_cap"), bounds, strict=False))
+    bundle = replace(BUNDLES[name], **(defaults | given))
+    _check_correction(bundle, given)
+    return bundle
+
+
+def _check_correction(bundle: Bundle, given: dict[str, Any]) -> None:
+    low, high = bundle.importance_floor, bundle.importance_cap
+    if high == 0 and (given.get("correction") or given.get("importance_floor")):
+        raise RecipeError(
+            f"algorithm.importance_cap is 0, so {bundle.name} corrects nothing and "
+            "algorithm.correction and importance_floor would do nothing. Give a cap, or remove "
+            "them."
+        )
+    if high and low >= high:
+        raise RecipeError(
+            f"algorithm.importance_floor = {low:g} must be below importance_cap = {high:g}. "
+            "Lower the floor or raise the cap."
+        )

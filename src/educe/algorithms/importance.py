@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from educe.algorithms.catalogue import CORRECTION_BOUNDS
 from educe.algorithms.streams import Segments, Streams, bounded_ratio
 
 Correction = Callable[[Tensor, Segments], Tensor]
@@ -65,13 +66,7 @@ def composed(*corrections: Correction) -> Correction:
     return product
 
 
-CORRECTIONS = (
-    "token_truncated",
-    "sequence_truncated",
-    "icepop",
-    "sequence_mask",
-    "geometric_mask",
-)
+CORRECTIONS = tuple(CORRECTION_BOUNDS)
 
 
 def build_correction(name: str, low: float, high: float) -> Correction | None:

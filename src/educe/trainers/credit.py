@@ -62,14 +62,15 @@ def losses_of(bundles: Mapping[str, Bundle]) -> dict[str, LossFunction]:
 
 
 def training_samples(
-    credits: Sequence[GroupCredit], bundles: Mapping[str, Bundle], max_length: int
+    credits: Sequence[GroupCredit], bundles: Mapping[str, Bundle], max_length: int = 0
 ) -> list[TrainingSample]:
     """Return the samples of one optimizer step, with their streams.
 
     Args:
         credits: the step's groups.
         bundles: by domain name.
-        max_length: Lmax of ``seq-mean-token-sum-norm``.
+        max_length: Lmax of ``seq-mean-token-sum-norm``; 0 takes what each request allows, so that
+            a domain's gradient does not depend on the limits of its neighbours in the batch.
 
     Samples with advantage 0 and neither a KL nor an entropy term have no gradient; they count in
     the denominators and are left out.
@@ -129,10 +130,16 @@ def _weights(
             bundle.aggregation,
             [entries[r][3].num_completion_tokens for r in rows],
             prompts,
-            max_length,
+            max_length or [_longest(entries[r][1]) for r in rows],
         )
         weights[rows] = own * (len(set(prompts)) / num_prompts)
     return weights
+
+
+def _longest(credit: GroupCredit) -> int:
+    """Completion tokens that a trajectory of this group may have."""
+    request = credit.group.request
+    return request.max_completion_tokens * request.max_turns
 
 
 def rollout_metrics(

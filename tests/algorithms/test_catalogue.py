@@ -1,0 +1,156 @@
+"""Bundles: published defaults, formulas that tell losses apart, and refusals."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import fields, replace
+
+import pytest
+
+from educe.algorithms.advantages import ADVANTAGES
+from educe.algorithms.aggregate import AGGREGATIONS
+from educe.algorithms.catalogue import (
+    BUNDLES,
+    CORRECTION_BOUNDS,
+    Bundle,
+    resolve_bundle,
+)
+from educe.algorithms.importance import CORRECTIONS
+from educe.algorithms.kl import ESTIMATORS
+from educe.algorithms.losses import build_loss
+from educe.core.errors import RecipeError
+
+
+@pytest.mark.parametrize("bundle", BUNDLES.values(), ids=lambda b: b.name)
+def test_a_bundle_names_parts_that_exist(bundle):
+    assert bundle.advantage in ADVANTAGES
+    assert bundle.aggregation in AGGREGATIONS
+    assert bundle.correction in CORRECTIONS
+    assert bundle.kl_estimator in ESTIMATORS
+    assert bundle.proximal in ("recompute", "behaviour")
+    assert bundle.paper
+    assert callable(build_loss(bundle))
+    assert bundle.formula().startswith(f"loss = {bundle.aggregation}[ ")
+    assert "{" not in bundle.formula()
+
+
+# advantage, loss, aggregation, clip offsets, truncated completions in the loss
+PUBLISHED = {
+    "grpo": ("group_normalised", "clipped_surrogate", "seq-mean-token-mean", 0.2, 0.2, True),
+    "dr_grpo": ("group_centred", "clipped_surrogate", "seq-mean-token-sum-norm", 0.2, 0.2, True),
+    "dapo": ("group_normalised", "clipped_surrogate", "token-mean", 0.2, 0.28, False),
+    "rloo": ("leave_one_out", "clipped_surrogate", "seq-mean-token-sum-norm", 0.2, 0.2, True),
+    "gspo": ("group_normalised", "sequence_surrogate", "seq-mean-token-mean", 3e-4, 4e-4, True),
+    "cispo": ("group_normalised", "truncated_reinforce", "token-mean", 1.0, 4.0, True),
+    "maxrl": ("mean_scaled", "clipped_surrogate", "token-mean", 0.2, 0.2, True),
+    "sapo": ("group_normalised", "soft_adaptive", "seq-mean-token-mean", 0.2, 0.2, True),
+    "gmpo": ("group_normalised", "geometric_mean", "seq-mean-token-mean", 0.4, 0.4, True),
+    "dppo_tv": ("group_normalised", "divergence_tv", "token-mean", 0.2, 0.2, True),
+    "dppo_kl": ("group_normalised", "divergence_kl", "token-mean", 0.05, 0.05, True),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_defaults(name):
+    b = BUNDLES[name]
+    got = (b.advantage, b.loss, b.aggregation, b.clip_low, b.clip_high, not b.mask_truncated)
+    assert got == PUBLISHED[name]
+    assert b.kl_coefficient == 0 and b.advantage_eps == 1e-6
+    assert b.drop_trivial is (name == "dapo")
+
+
+def test_cispo_shows_its_bounds():
+    """Offsets read as bounds gave a cap of 0.2 (TRL) or 5 as an offset (SkyRL)."""
+    assert "clip(r, 0, 5)" in BUNDLES["cispo"].formula()
+
+
+CHANGES = {
+    "clip_low": 0.19,
+    "clip_high": 0.2000001,
+    "kl_coefficient": 0.01,
+    "importance_cap": 3.0,
+    "importance_floor": 0.5,
+    "correction": "icepop",
+    "entropy_coefficient": 0.001,
+    "options": (("dual_clip", 3.0),),
+    "aggregation": "token-mean",
+    "advantage": "group_centred",
+    "advantage_eps": 1.0000001e-6,
+}
+
+
+def test_different_losses_have_different_formulas():
+    """The optimizer step finds losses by this text: two that differ must not share it."""
+    base = BUNDLES["grpo"]
+    variants = [base, *(replace(base, **{k: v}) for k, v in CHANGES.items())]
+    variants += [
+        replace(base, kl_coefficient=0.01, kl_estimator=e) for e in ESTIMATORS if e != "k3"
+    ]
+    variants += [replace(base, correction=c, importance_floor=0.5) for c in CORRECTIONS]
+    variants = list(dict.fromkeys(variants))
+    for a, b in itertools.combinations([*variants, *list(BUNDLES.values())[1:]], 2):
+        assert a.formula() != b.formula(), (a, b)
+
+
+def test_what_does_not_change_the_loss_keeps_the_formula():
+    base = BUNDLES["grpo"]
+    same = replace(base, mask_truncated=True, drop_trivial=True, proximal="behaviour")
+    assert same.formula() == base.formula()
+
+
+def test_bundles_are_keys():
+    assert len({*BUNDLES.values(), *BUNDLES.values()}) == len(BUNDLES)
+    assert len(fields(Bundle)) <= 20
+
+
+def test_overrides_replace_and_none_keeps():
+    got = resolve_bundle("gspo", {"clip_low": 0.1, "clip_high": None, "aggregation": None})
+    assert got == replace(BUNDLES["gspo"], clip_low=0.1)
+    assert resolve_bundle("grpo") == BUNDLES["grpo"]
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_a_correction_comes_with_its_own_bounds(name):
+    got = resolve_bundle("grpo", {"correction": name})
+    low, high = CORRECTION_BOUNDS[name]
+    assert (got.correction, got.importance_floor, got.importance_cap) == (name, low, high)
+    other = resolve_bundle("grpo", {"correction": name, "importance_cap": 9.0})
+    assert (other.importance_floor, other.importance_cap) == (low, 9.0)
+
+
+@pytest.mark.parametrize(
+    "overrides, told",
+    [
+        ({"importance_floor": 3.0}, "importance_floor = 3 must be below importance_cap = 2"),
+        ({"correction": "icepop", "importance_cap": 0.0}, "importance_cap is 0"),
+        ({"importance_floor": 0.5, "importance_cap": 0.0}, "importance_cap is 0"),
+        ({"correction": "tis"}, "correction must be one of"),
+        ({"kl_estimator": "k4"}, "kl_estimator must be one of"),
+        ({"aggregation": "mean"}, "aggregation must be one of"),
+    ],
+)
+def test_overrides_that_contradict_each_other_are_refused(overrides, told):
+    with pytest.raises(RecipeError, match=told):
+        resolve_bundle("grpo", overrides)
+
+
+def test_unknown_names_are_refused_with_the_nearest():
+    with pytest.raises(RecipeError, match="Did you mean 'dapo'"):
+        resolve_bundle("dap")
+
+
+def test_who_needs_a_group():
+    alone = {name for name, b in BUNDLES.items() if not b.needs_group}
+    assert alone == {"reinforce"}
+
+
+def test_who_trains_without_an_advantage():
+    base = BUNDLES["grpo"]
+    assert not base.trains_without_advantage
+    assert replace(base, kl_coefficient=0.1).trains_without_advantage
+    assert replace(base, entropy_coefficient=-0.1).trains_without_advantage
+
+
+def test_options():
+    assert BUNDLES["sapo"].option("tau_negative", 9.0) == 1.05
+    assert BUNDLES["grpo"].option("dual_clip", 0.0) == 0.0
