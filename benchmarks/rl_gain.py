@@ -113,6 +113,7 @@ def report(
     given: argparse.Namespace, start: Any, seeds: list[Any], longer: Any, minutes: float
 ) -> None:
     from educe.evaluation.compare import compare
+    from educe.evaluation.multi_turn import compare_repair, multi_turn_domains
     from educe.evaluation.summary import pool_seeds
 
     rows = []
@@ -135,12 +136,28 @@ def report(
                 f"{100 * domain.after.score.value:5.1f}   {100 * d.value:+5.1f} "
                 f"[{100 * d.low:+.1f}, {100 * d.high:+.1f}]  {domain.finding}"
             )
+    for name in multi_turn_domains(before):
+        show_repair(compare_repair(before, pool_seeds(seeds, "rl, pooled"), name))
     out = {
         "minutes": minutes,
         "pooled": pooled.to_json(),
         "arms": {label: difference.to_json() for label, difference in rows},
     }
     (given.out / "summary.json").write_text(json.dumps(out, indent=1))
+
+
+def show_repair(found: Any) -> None:
+    """Print first-attempt and final pass rates and the share of failed attempts that were fixed."""
+    print(f"  {found.before.domain}: multi-turn code")
+    for name, rates in (("before", found.before), ("after", found.after)):
+        fixed = rates.repaired
+        share = "–" if fixed is None else f"{fixed.value:.0%} [{fixed.low:.0%}, {fixed.high:.0%}]"
+        print(
+            f"    {name:7s} first attempt {rates.first_attempt.value:.0%} "
+            f"[{rates.first_attempt.low:.0%}, {rates.first_attempt.high:.0%}], final "
+            f"{rates.final.value:.0%} [{rates.final.low:.0%}, {rates.final.high:.0%}], "
+            f"failed first attempts fixed {share}"
+        )
 
 
 if __name__ == "__main__":
