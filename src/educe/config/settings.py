@@ -120,7 +120,9 @@ class AlgorithmSettings(Section):
     clip_low: float | None = Field(None, ge=0, description="Lower clip offset.")
     clip_high: float | None = Field(None, ge=0, description="Upper clip offset.")
     kl_coefficient: float | None = Field(None, ge=0, description="Weight of the reference KL.")
-    kl_estimator: Literal["k1", "k2", "k3"] | None = Field(None, description="KL estimator.")
+    kl_estimator: Literal["k1", "k2", "k3", "k1+", "k3+"] | None = Field(
+        None, description="KL estimator; + keeps its value and takes the gradient of k2."
+    )
     aggregation: (
         Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "prompt-mean"]
         | None
@@ -129,8 +131,20 @@ class AlgorithmSettings(Section):
         "recompute",
         description="Ratio denominator: recomputed at the start of the update, or what sampled.",
     )
+    correction: (
+        Literal[
+            "token_truncated", "sequence_truncated", "icepop", "sequence_mask", "geometric_mask"
+        ]
+        | None
+    ) = Field(None, description="How proximal/behaviour weighs the loss; brings its own bounds.")
     importance_cap: float = Field(
         2.0, ge=0, description="Cap of the proximal/behaviour weight (token TIS); 0 switches off."
+    )
+    importance_floor: float | None = Field(
+        None, ge=0, description="Lower bound of that weight; masks drop what is below."
+    )
+    entropy_coefficient: float | None = Field(
+        None, description="Weight of the entropy bonus; negative lowers the entropy."
     )
     advantage_eps: float | None = Field(None, gt=0, description="Added to the group's deviation.")
 
