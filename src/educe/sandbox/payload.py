@@ -27,6 +27,9 @@ _ENVIRONMENT = {
 }
 
 
+_SUITES = Path(__file__).with_name("inside") / "suites.py"
+
+
 def base_environment(home: str) -> dict[str, str]:
     """Return the whole environment of a job whose folder is ``home``."""
     return {**_ENVIRONMENT, "HOME": home, "TMPDIR": home}
@@ -69,6 +72,7 @@ def job_payload(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "num_tests": len(job.tests),
         "suite": list(job.suite),
+        "suite_program": _SUITES.read_text() if job.suite else "",
         "session": 0,
         "is_linux": sys.platform == "linux",
     }

@@ -77,6 +77,7 @@ class Box:
         self.begun = time.monotonic()
         self.setup_s = 0.0
         self.started = 0.0
+        self.cpu_s = 0.0  # of all processes, when last looked at
         self._unsent: memoryview | None = None
         supervisor.watch(control.fileno(), self._control_ready)
 
@@ -225,11 +226,13 @@ class Box:
         """End a job whose processes together used too much."""
         assert self.request is not None
         limits = self.request.limits
+        counted = self.slot.cpu_s() if self.slot is not None else None
+        used_mb, cpu_s = (0.0, counted) if counted else process_tree.usage(self._members())
         if self.slot is not None:
-            used_mb, cpu_s = 0.0, self.slot.cpu_s()
+            used_mb = 0.0  # the kernel sees to it
         else:
-            used_mb, cpu_s = process_tree.usage(self._members())
             self.facts["peak_mb"] = max(used_mb, self.facts.get("peak_mb", 0.0))
+        self.cpu_s = max(self.cpu_s, cpu_s)
         if used_mb > limits["memory_mb"]:
             self.facts["oom"] = True
             self.kill()
@@ -249,7 +252,7 @@ class Box:
         """The zygote waited for the box's program."""
         self.exit_status = status
         self.facts["wall_s"] = time.monotonic() - self.started
-        self.facts["cpu_s"] = cpu_s
+        self.facts["cpu_s"] = max(cpu_s, self.cpu_s)
         self.facts["peak_mb"] = max(peak_kb / 1024, self.facts.get("peak_mb", 0.0))
         if self.request is None:
             self.supervisor.nursery.lost(self)
@@ -296,7 +299,7 @@ class Box:
         facts["setup_s"] = self.setup_s
         if self.slot is not None:
             with contextlib.suppress(OSError, ValueError):
-                facts["cpu_s"] = max(self.slot.cpu_s(), facts.get("cpu_s", 0.0))
+                facts["cpu_s"] = max(self.slot.cpu_s() or 0.0, facts.get("cpu_s", 0.0))
                 facts["peak_mb"] = self.slot.peak_mb()
                 facts["oom"] = self.slot.was_out_of_memory()
         facts["outputs"], facts["truncated"] = {}, []

@@ -53,7 +53,7 @@ class Slot:
         if self.version == 1:
             _write(f"{memory}/memory.max_usage_in_bytes", "0")
         self._kills = self._count_kills()
-        self._cpu_ns = self._cpu_time_ns()
+        self._cpu_ns = self._cpu_time_ns() if self.version == 2 else 0
 
     def open_entries(self) -> list[int]:
         """Return descriptors; a process that writes ``0`` to each enters the slot."""
@@ -62,9 +62,12 @@ class Slot:
             for folder in dict.fromkeys(self.folders.values())
         ]
 
-    def cpu_s(self) -> float:
-        """Return processor seconds of all processes since ``limit``."""
-        return (self._cpu_time_ns() - self._cpu_ns) * 1e-9
+    def cpu_s(self) -> float | None:
+        """Return processor seconds of all processes since ``limit``; None when not counted here.
+
+        Version 1 would need a third group (entering one costs every job a tenth of a millisecond).
+        """
+        return (self._cpu_time_ns() - self._cpu_ns) * 1e-9 if self.version == 2 else None
 
     def was_out_of_memory(self) -> bool:
         """Return whether the kernel killed a process here for memory since ``limit``."""
@@ -87,10 +90,8 @@ class Slot:
         return int(found[1]) if found else 0
 
     def _cpu_time_ns(self) -> int:
-        if self.version == 2:
-            found = re.search(r"usage_usec (\d+)", _read(f"{self.folders['memory']}/cpu.stat"))
-            return int(found[1]) * 1000 if found else 0
-        return int(_read(f"{self.folders['cpuacct']}/cpuacct.usage"))
+        found = re.search(r"usage_usec (\d+)", _read(f"{self.folders['memory']}/cpu.stat"))
+        return int(found[1]) * 1000 if found else 0
 
 
 class Slots:
@@ -212,9 +213,9 @@ def _version_1() -> list[dict[str, str]]:
         if kind != "cgroup":
             continue
         for controller in options.split(","):
-            if controller in ("memory", "pids", "cpuacct") and controller in own:
+            if controller in ("memory", "pids") and controller in own:
                 parents[controller] = _place(root, point, own[controller])
-    return [parents] if len(parents) == 3 else []
+    return [parents] if len(parents) == 2 else []
 
 
 def _version_2() -> list[dict[str, str]]:

@@ -31,7 +31,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import kernel, sessions, stubs, suites
+from educe.sandbox.inside import kernel, sessions, stubs
 from educe.sandbox.inside.typed import encode
 
 START, CASE, CASE_TIMEOUT, CASE_DIED, END, COMPILE, IMPORT, IMPORT_EXIT, MEMORY, TEST = range(1, 11)
@@ -327,7 +327,9 @@ def _run_suite(job: dict[str, Any], result_fd: int) -> NoReturn:
         if child == 0:
             os.close(reader)
             os.close(result_fd)
-            suites.run_file(path, writer)
+            space: dict[str, Any] = {"__name__": "educe_suites"}
+            exec(job["suite_program"], space)  # shipped as text: our files are not in the box
+            space["run_file"](path, writer)
         os.close(writer)
         data = b""
         while len(data) <= job["limits"]["result_bytes"] and (chunk := _read(reader, 1 << 16)):

@@ -4,13 +4,14 @@ The server answers one request at a time on the control channel: marshalled tupl
 never runs model-written code itself. Python state lives in a *worker*; when that dies or is ended,
 the next turn gets a new one and the answer says ``reset``. A snapshot is a parked copy of the
 worker, made by fork, and a copy of the work folder.
+
+Large modules are imported where they are used: what this file loads, every box pays for.
 """
 
-# ruff: noqa: PTH103, PTH108, PTH109, PTH112, PTH113
+# ruff: noqa: PTH102, PTH103, PTH108, PTH109, PTH112, PTH113
 # ruff: noqa: PTH114, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
-import ast
 import base64
 import contextlib
 import json
@@ -18,13 +19,11 @@ import marshal
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import struct
 import sys
 import time
-import traceback
 import types
 from typing import Any, NoReturn
 
@@ -242,6 +241,8 @@ class Server:
         return {"entries": entries}
 
     def do_remove(self, path: str) -> dict[str, Any]:
+        import shutil
+
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -251,6 +252,8 @@ class Server:
     # ---- snapshots ----
 
     def do_snapshot(self) -> dict[str, Any]:
+        import shutil
+
         self._ensure_worker()
         assert self.line is not None
         number = len(self.parked) + 1
@@ -266,6 +269,8 @@ class Server:
         return {"snapshot": number}
 
     def do_restore(self, number: int) -> dict[str, Any]:
+        import shutil
+
         if number not in self.parked:
             raise ValueError(f"there is no snapshot {number}")
         self._drop_worker("restored")
@@ -379,6 +384,8 @@ def _recv_exactly(line: socket.socket, count: int) -> bytes:
 
 def _run_turn(code: str, module: types.ModuleType) -> str:
     """Execute a turn; a last expression's value is shown, as at a prompt."""
+    import ast
+
     try:
         tree = ast.parse(code, "<turn>")
         last = None
@@ -394,6 +401,8 @@ def _run_turn(code: str, module: types.ModuleType) -> str:
         print(f"(exit {error.code!r} was asked for; the session goes on)", file=sys.stderr)
         return "exited"
     except BaseException:
+        import traceback
+
         kind, value, trace = sys.exc_info()
         traceback.print_exception(kind, value, trace.tb_next if trace else None)
         return "raised"

@@ -9,7 +9,6 @@ opened by the others (it is not dumpable), and killing it only loses the reward.
 
 from __future__ import annotations
 
-import ast
 import builtins
 import json
 import marshal
@@ -219,6 +218,8 @@ def run_test(text: str, requests: socket.socket) -> dict[str, Any]:
 
 def _free_names(text: str) -> list[str]:
     """Return the names a test uses that neither it nor Python defines."""
+    import ast  # only where tests are run: every box pays for what is loaded here
+
     used, made = [], set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Name):

@@ -4,6 +4,8 @@ Tests share a process with the code they test, so the candidate can reach them: 
 ``integrity = in_process`` and training on it must be opted in to. What can be kept out is kept out:
 each test file has a process of its own, its report comes over a pipe whose results must carry that
 file's name, and whoever waits for it only counts tests that are required by name.
+
+Imported by the jobs that run a suite only: ``unittest`` would make every fork dearer.
 """
 
 # ruff: noqa: PTH109, PTH118, PTH119, PTH120, PTH122

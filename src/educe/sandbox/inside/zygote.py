@@ -32,10 +32,11 @@ WORK = "/box/job/work"
 ORDER_BYTES = 4096
 JOB_UID = 1000  # what an unprivileged box calls itself inside its own user namespace
 _RESULT_FD, CONTROL_FD = 3, 4
+# What programs import most. Every library more is paid for by each fork (its mappings are copied
+# and torn down), so what is rarer is imported by the job that wants it.
 _COMMON_MODULES = """
-abc bisect collections copy enum functools heapq itertools json math operator random re string
-typing types dataclasses datetime decimal fractions statistics threading time contextlib io
-textwrap struct numbers keyword linecache traceback atexit
+abc bisect collections contextlib copy enum functools heapq io itertools json math operator random
+re string time types typing
 """
 
 
