@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +151,16 @@ def test_who_trains_without_an_advantage():
     assert not base.trains_without_advantage
     assert replace(base, kl_coefficient=0.1).trains_without_advantage
     assert replace(base, entropy_coefficient=-0.1).trains_without_advantage
+
+
+def test_the_page_lists_the_bundles_that_run():
+    page = Path(__file__).parents[2] / "docs" / "algorithms.md"
+    running, _, _ = page.read_text(encoding="utf-8").partition("## Settings")
+    listed = re.findall(r"^\| `(\w+)` \|(.*)$", running, re.MULTILINE)
+    assert sorted(name for name, _ in listed) == sorted(BUNDLES)
+    for name, row in listed:
+        number = re.search(r"\d{4}\.\d{5}", BUNDLES[name].paper)
+        assert number is None or number.group() in row, name
 
 
 def test_options():

@@ -267,7 +267,8 @@ def test_reference_kl_and_entropy_are_added():
 
 # Numbers of any size
 
-sizes = st.floats(-1e4, 1e4, allow_nan=False, width=32)
+# A log-softmax over finite logits of fp32 cannot leave this range by much.
+sizes = st.one_of(st.floats(-30, 30, width=32), st.floats(-(2.0**100), 2.0**100, width=32))
 
 
 @settings(max_examples=60, deadline=None)
