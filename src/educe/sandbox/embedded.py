@@ -68,7 +68,7 @@ class EmbeddedBackend:
         level: exactly this level; None takes the best from ``minimum`` up.
         minimum: what must be enforced at least.
         num_parallel: jobs that run at once.
-        num_spare: prepared boxes kept in stock.
+        num_spare: prepared boxes kept in stock (0: each job waits for its own).
         layers: what is switched on; only tests leave something out, and the level then says PLAIN.
 
     Raises:
@@ -81,7 +81,7 @@ class EmbeddedBackend:
         level: Level | None = None,
         minimum: Level = Level.NAMESPACES,
         num_parallel: int = 0,
-        num_spare: int = 0,
+        num_spare: int | None = None,
         layers: tuple[str, ...] = ALL_LAYERS,
         modes: tuple[str, ...] = (),
     ) -> None:
@@ -89,7 +89,8 @@ class EmbeddedBackend:
             raise SandboxError("the embedded sandbox needs Linux")
         cores = len(os.sched_getaffinity(0))
         self._num_parallel = num_parallel or cores
-        self._num_spare = num_spare or min(self._num_parallel, cores) + 2
+        usual = min(self._num_parallel, cores) + 2
+        self._num_spare = usual if num_spare is None else num_spare
         self._modes = modes or _modes(level, minimum)
         self._use_cgroups = level is None or level is Level.CGROUPS
         self._wanted, self._minimum, self._layers = level, minimum, layers
@@ -150,6 +151,7 @@ class EmbeddedBackend:
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
             "can_change_user": os.geteuid() == 0 and _is_open_to_all(_system_paths()),
+            "niceness": os.getpriority(os.PRIO_PROCESS, 0),
             "address": name,
             "token": token,
             "owner": os.getpid(),
