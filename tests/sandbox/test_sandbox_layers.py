@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from hostile import ROWS, Row
 
-from educe.sandbox import Job, Level, Limits, Sandbox, SandboxError
+from educe.sandbox import Job, Level, Limits, Sandbox, SandboxError, embedded
 from educe.sandbox.embedded import ALL_LAYERS, EmbeddedBackend
 from educe.sandbox.inside import seccomp
 
@@ -56,6 +56,19 @@ def test_without_namespaces_other_processes_and_full_disks_show() -> None:
         assert complaint(sandbox, BY_NAME["other processes"])
         assert complaint(sandbox, BY_NAME["inode fill"])
         assert "ALLOWED" not in complaint(sandbox, BY_NAME["kernel doors"])
+
+
+@pytest.mark.parametrize("layer", ["seccomp", "privileges"])
+def test_a_level_that_does_not_hold_is_not_opened(
+    layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that pretends: the layer is off, and the sandbox believes it is on."""
+    if layer == "privileges" and os.geteuid() != 0:
+        pytest.skip("only root has privileges to keep")
+    kept = tuple(name for name in ALL_LAYERS if name != layer)
+    monkeypatch.setattr(embedded, "ALL_LAYERS", kept)
+    with pytest.raises(SandboxError, match=r"does not hold here.*(seccomp|capabilities)"):
+        EmbeddedBackend(minimum=Level.NAMESPACES, layers=kept)
 
 
 def test_limits_are_what_stops_the_resource_rows(sandbox: Sandbox) -> None:

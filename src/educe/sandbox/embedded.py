@@ -48,6 +48,28 @@ _ETC = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+# Run in the first box of every sandbox: a level is claimed only when its layers were seen to hold.
+_PROBE = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+broken = [] if libc.unshare(0x10000000) < 0 else ["seccomp"]
+for path in ("/etc/shadow", "/etc/machine-id", "/home", "/var/log"):
+    try: os.listdir(path) if os.path.isdir(path) else open(path).close()
+    except OSError: continue
+    broken.append("files")
+try:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
+    broken.append("network")
+except OSError: pass
+try:
+    status, groups = open("/proc/self/status").read(), open("/proc/self/cgroup").read()
+    if "CapEff:\\t0000000000000000" not in status: broken.append("capabilities")
+    if LEVEL > 2 and os.getpid() > 9: broken.append("processes")
+    if LEVEL > 3 and "/educe-" not in groups: broken.append("groups")
+except OSError:
+    if LEVEL > 2: broken.append("proc")
+print("held" if not broken else broken)
+"""
 _PRELOAD = {"python-numpy": "numpy"}
 
 
@@ -134,6 +156,23 @@ class EmbeddedBackend:
         self._cleanup = weakref.finalize(self, _end, process, ours, os.getpid())
         self.address = Address(name, token, self.level, self._fingerprint(answer))
         self._connections = _Connections()
+        if self._layers == ALL_LAYERS:
+            self._prove()
+
+    def _prove(self) -> None:
+        """Attack the first box; refuse to open when a layer does not hold."""
+        probe = Job(f"LEVEL = {int(self.level)}" + _PROBE, limits=Limits(wall_s=60))
+        try:
+            frame = _frame(0, probe, self.address.token)
+            (facts,) = self._connections.get(self.address).exchange([frame])
+        except (OSError, EOFError) as error:
+            self.close()
+            raise SandboxError(f"the sandbox died while it was tried out: {error}") from None
+        result = to_result(probe, facts, self.address)
+        if result.stdout != b"held\n":
+            told = result.stdout_text.strip() or f"{result.verdict}: {result.reason}"
+            self.close()
+            raise SandboxError(f"level {self.level.name.lower()} does not hold here: {told}")
 
     def _configuration(self, name: str, token: str) -> dict[str, Any]:
         limits = Limits()
