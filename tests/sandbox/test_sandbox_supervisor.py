@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from educe.sandbox import BoxVerdict, Job, Limits, Sandbox, SandboxError, open_sandbox
-from educe.sandbox.embedded import Address
+from educe.sandbox.connection import Address
 
 ADD = Job("print(1 + 1)")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from educe.sandbox import values
-from educe.sandbox.inside import runner
+from educe.sandbox.inside import typed
 
 _ATOMS = st.one_of(
     st.none(),
@@ -37,7 +37,7 @@ _VALUES = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(_VALUES)
 def test_values_survive_the_border(value: Any) -> None:
-    text = json.dumps(runner.encode(value))
+    text = json.dumps(typed.encode(value))
     assert text == json.dumps(values.encode(value))
     assert values.equal(value, values.decode(json.loads(text)))
 
@@ -103,9 +103,9 @@ def test_deep_and_huge_values_are_bounded() -> None:
     with pytest.raises(values.ValueFormatError):
         values.decode(deep)
     with pytest.raises(RecursionError):
-        runner.encode(deep)
+        typed.encode(deep)
     huge = 1 << 100_000
-    assert values.decode(json.loads(json.dumps(runner.encode(huge)))) == huge
+    assert values.decode(json.loads(json.dumps(typed.encode(huge)))) == huge
     assert len(values.show([huge])) < 400
 
 
@@ -113,6 +113,6 @@ def test_subclasses_do_not_cross() -> None:
     class I(int):  # noqa: E742
         pass
 
-    for encode, error in ((runner.encode, TypeError), (values.encode, values.ValueFormatError)):
+    for encode, error in ((typed.encode, TypeError), (values.encode, values.ValueFormatError)):
         with pytest.raises(error):
             encode([I(1)])

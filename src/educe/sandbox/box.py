@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from educe.core.types import JSON
+from educe.sandbox.connection import Address
 from educe.sandbox.contract import Job, JobError, Level, Limits, Network, Result, SandboxError
-from educe.sandbox.embedded import Address, EmbeddedBackend, SharedBackend
+from educe.sandbox.embedded import EmbeddedBackend, SharedBackend
 from educe.sandbox.plain import run_plain
 from educe.sandbox.sessions import Session
 

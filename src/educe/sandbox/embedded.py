@@ -8,8 +8,6 @@ anew. Nothing here installs a signal handler or starts a thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import hashlib
 import marshal
 import os
@@ -20,34 +18,25 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from educe.sandbox.connection import Address, Connections, connect
 from educe.sandbox.contract import (
     BoxVerdict,
     Job,
-    JobError,
     Level,
     Limits,
     Result,
     SandboxError,
     Times,
 )
+from educe.sandbox.host import ETC, is_open_to_all, mount_point, runtimes, system_paths
 from educe.sandbox.inside import wire, zygote
-from educe.sandbox.launch import command, interpreter
+from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
-from educe.sandbox.payload import base_environment, import_paths, job_payload
+from educe.sandbox.payload import base_environment, job_payload
 
 ALL_LAYERS = ("landlock", "seccomp", "privileges")
-_WINDOW = 256  # jobs of one call that are under way at once
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
-_ETC = {
-    "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box/job/work:/bin/sh\n",
-    "group": "root:x:0:\nbox:x:1000:\n",
-    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-}
 # Run in the first box of every sandbox: a level is claimed only when its layers were seen to hold.
 _PROBE = """
 import ctypes, os, socket
@@ -71,16 +60,6 @@ except OSError:
 print("held" if not broken else broken)
 """
 _PRELOAD = {"python-numpy": "numpy"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Address:
-    """How another process of the same user reaches a running sandbox; may be pickled."""
-
-    name: str
-    token: str
-    level: Level
-    fingerprint: str
 
 
 class EmbeddedBackend:
@@ -122,7 +101,7 @@ class EmbeddedBackend:
         self._cleanup: weakref.finalize[Any, Any] | None = None
         self.facts: dict[str, Any] = {}
         self.level = Level.PLAIN
-        self._connections = _Connections()
+        self._connections = Connections()
         self._start()
 
     def _start(self) -> None:
@@ -155,7 +134,7 @@ class EmbeddedBackend:
         self._process, self._lifeline = process, ours
         self._cleanup = weakref.finalize(self, _end, process, ours, os.getpid())
         self.address = Address(name, token, self.level, self._fingerprint(answer))
-        self._connections = _Connections()
+        self._connections = Connections()
         if self._layers == ALL_LAYERS:
             self._prove()
 
@@ -182,14 +161,14 @@ class EmbeddedBackend:
             "num_parallel": self._num_parallel,
             "num_spare": self._num_spare,
             "layers": list(self._layers),
-            "root": _mount_point(),
-            "system": _system_paths(),
-            "etc": _ETC,
+            "root": mount_point(),
+            "system": system_paths(),
+            "etc": ETC,
             "environment": {**base_environment(zygote.WORK), "TMPDIR": "/tmp"},
-            "runtimes": _runtimes(),
+            "runtimes": runtimes(),
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
-            "can_change_user": os.geteuid() == 0 and _is_open_to_all(_system_paths()),
+            "can_change_user": os.geteuid() == 0 and is_open_to_all(system_paths()),
             "niceness": os.getpriority(os.PRIO_PROCESS, 0),
             "address": name,
             "token": token,
@@ -232,7 +211,7 @@ class EmbeddedBackend:
         """Run jobs without blocking the event loop or taking a thread."""
         results: list[Result | None] = [None] * len(jobs)
         try:
-            sock = _connect_socket(self.address)
+            sock = connect(self.address)
             sock.setblocking(False)
             reader, writer = await asyncio.open_unix_connection(sock=sock)
         except OSError:
@@ -260,7 +239,7 @@ class EmbeddedBackend:
         Raises:
             SandboxError: when no box can be had.
         """
-        sock = _connect_socket(self.address)
+        sock = connect(self.address)
         sock.settimeout(60)
         try:
             sock.sendall(_frame(0, job, self.address.token, "session"))
@@ -302,67 +281,10 @@ class SharedBackend(EmbeddedBackend):
 
     def __init__(self, address: Address) -> None:
         self.address, self.level = address, address.level
-        self._connections = _Connections()
+        self._connections = Connections()
         self._process, self._owner, self._cleanup = None, -1, None
         self._lock = threading.Lock()
         self.facts = {}
-
-
-class _Connection:
-    """One stream to the supervisor, used by one thread of one process."""
-
-    def __init__(self, address: Address) -> None:
-        self._reader = wire.Reader()
-        self.sock = _connect_socket(address)
-
-    def __del__(self) -> None:
-        # A thread that ends drops its connection without a word.
-        if hasattr(self, "sock"):
-            self.sock.close()
-
-    def exchange(self, frames: list[bytes]) -> list[dict[str, Any]]:
-        """Send frames, a window of them at a time, and return as many answers.
-
-        Raises:
-            OSError, EOFError: when the supervisor is gone.
-        """
-        answers: list[dict[str, Any]] = []
-        sent = 0
-        while len(answers) < len(frames):
-            ahead = min(len(frames), len(answers) + _WINDOW)
-            if sent < ahead:
-                self.sock.sendall(b"".join(frames[sent:ahead]))
-                sent = ahead
-            answers += [head for head, _ in wire.read_frame(self.sock, self._reader)]
-        return answers
-
-
-class _Connections(threading.local):
-    """The calling thread's connection; made anew in a forked process."""
-
-    def __init__(self) -> None:
-        self._pid = -1
-        self._connection: _Connection | None = None
-
-    def get(self, address: Address) -> _Connection:
-        if self._connection is None or self._pid != os.getpid():
-            self._connection, self._pid = _Connection(address), os.getpid()
-        return self._connection
-
-    def forget(self) -> None:
-        if self._connection is not None and self._pid == os.getpid():
-            self._connection.sock.close()
-        self._connection = None
-
-
-def _connect_socket(address: Address) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        sock.connect(b"\0" + address.name.encode())
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
@@ -427,49 +349,6 @@ def _modes(level: Level | None, minimum: Level) -> tuple[str, ...]:
     if level is None and minimum <= Level.CONFINED:
         return (*namespaces, "confined")
     return namespaces
-
-
-def _system_paths() -> list[str]:
-    """Return what a box may read: system programs and the interpreter, nothing of a user."""
-    paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.lexists(path)]
-    for prefix in (sys.base_prefix, sys.base_exec_prefix, str(Path(interpreter()).parent.parent)):
-        real = str(Path(prefix).resolve())
-        if real != "/" and not any(real == p or real.startswith(p + "/") for p in paths):
-            paths.append(real)
-    return paths
-
-
-def _is_open_to_all(paths: list[str]) -> bool:
-    """Return whether any user may enter the folders above these paths."""
-    parents = {parent for path in paths for parent in Path(path).resolve().parents}
-    return all(parent.stat().st_mode & 0o001 for parent in parents)
-
-
-def _mount_point() -> str:
-    """Return an existing folder, outside all we show, that a zygote builds its root over."""
-    paths = _system_paths()
-    for folder in ("/mnt", "/media", "/srv", "/run", "/tmp", "/var"):
-        if Path(folder).is_dir() and not any(
-            p == folder or p.startswith(folder + "/") for p in paths
-        ):
-            return folder
-    raise SandboxError(
-        "no folder to build a box's root over (tried /mnt, /media, /srv, /run, /tmp)"
-    )
-
-
-def _runtimes() -> dict[str, dict[str, Any]]:
-    """Return preload name to what its zygote imports and must see."""
-    runtimes: dict[str, dict[str, Any]] = {"": {"import_paths": [], "preload": [], "readable": []}}
-    with contextlib.suppress(JobError):
-        folder = Path(import_paths("python-numpy")[0])
-        names = [folder / "numpy", folder / "numpy.libs"]
-        runtimes["numpy"] = {
-            "import_paths": [str(folder)],
-            "preload": ["numpy"],
-            "readable": [str(name) for name in names if name.exists()],
-        }
-    return runtimes
 
 
 def _spawn(lifeline: socket.socket) -> subprocess.Popen[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from educe.sandbox import values
 from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, SuiteOutcome, Times
-from educe.sandbox.inside import runner
+from educe.sandbox.inside import frames as wire_frames
 
 Buffer = bytes | bytearray
 
@@ -55,7 +55,7 @@ class Frames:
 def parse_frames(data: Buffer, num_calls: int) -> Frames:
     """Parse the result channel; never raises, forged or broken frames are named in ``tamper``."""
     frames = Frames()
-    at, header = 0, runner.HEADER
+    at, header = 0, wire_frames.HEADER
     while at < len(data):
         if at + header.size > len(data):
             frames.tamper = "half a frame"
@@ -74,31 +74,31 @@ def parse_frames(data: Buffer, num_calls: int) -> Frames:
 def _take_frame(
     frames: Frames, kind: int, index: int, cpu_s: float, body: bytes, num_calls: int
 ) -> None:
-    text = body[: runner.MAX_ERROR + 8].decode("utf-8", "replace")
-    if kind in (runner.CASE, runner.CASE_TIMEOUT, runner.CASE_DIED):
+    text = body[: wire_frames.MAX_ERROR + 8].decode("utf-8", "replace")
+    if kind in (wire_frames.CASE, wire_frames.CASE_TIMEOUT, wire_frames.CASE_DIED):
         if index in frames.cases or index >= num_calls or frames.ended:
             frames.tamper = f"an unexpected result for call {index}"
             return
         cpu_s = cpu_s if 0 <= cpu_s < 1e9 else 0.0
-        if kind == runner.CASE_TIMEOUT:
+        if kind == wire_frames.CASE_TIMEOUT:
             frames.cases[index] = CallResult("timeout", error="took too long", cpu_s=cpu_s)
-        elif kind == runner.CASE_DIED:
+        elif kind == wire_frames.CASE_DIED:
             frames.cases[index] = CallResult("died", error=_death(text), cpu_s=cpu_s)
         else:
             frames.cases[index] = _parse_case(frames, body, cpu_s)
-    elif kind == runner.TEST:
+    elif kind == wire_frames.TEST:
         _take_test(frames, body)
-    elif kind == runner.START:
+    elif kind == wire_frames.START:
         frames.started = True
-    elif kind == runner.END:
+    elif kind == wire_frames.END:
         frames.ended = True
-    elif kind == runner.COMPILE:
+    elif kind == wire_frames.COMPILE:
         frames.compile_error = text
-    elif kind == runner.IMPORT:
+    elif kind == wire_frames.IMPORT:
         frames.import_error = text
-    elif kind == runner.IMPORT_EXIT:
+    elif kind == wire_frames.IMPORT_EXIT:
         frames.import_exit = text
-    elif kind == runner.MEMORY:
+    elif kind == wire_frames.MEMORY:
         frames.memory_error = True
     else:
         frames.tamper = f"a frame of unknown kind {kind}"

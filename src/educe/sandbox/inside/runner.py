@@ -3,11 +3,9 @@
 It uses the standard library and its siblings in ``inside`` only: a bare interpreter executes it
 inside the box. Nothing here is trusted by the grader. It knows inputs, never answers,
 and a candidate that takes it over can only send values, exactly what returning them would do.
-
-Frames on the result channel: ``<BIfI`` (kind, case index, cpu seconds, body length) and a body.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH109, PTH120, PTH123, SIM115
+# ruff: noqa: PTH103, PTH109, PTH120, PTH123, SIM115
 # (pathlib costs memory in every box; the standard streams stay open on purpose)
 from __future__ import annotations
 
@@ -19,11 +17,9 @@ import json
 import marshal
 import os
 import random
-import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -32,35 +28,28 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from educe.sandbox.inside import kernel, sessions, stubs
+from educe.sandbox.inside.executables import run_executable
+from educe.sandbox.inside.frames import (
+    CASE,
+    CASE_DIED,
+    CASE_HEADER,
+    CASE_TIMEOUT,
+    COMPILE,
+    END,
+    IMPORT,
+    IMPORT_EXIT,
+    MAX_ERROR,
+    MEMORY,
+    START,
+    TEST,
+    clip,
+    send,
+)
+from educe.sandbox.inside.rlimits import apply_rlimits
 from educe.sandbox.inside.typed import encode
-
-START, CASE, CASE_TIMEOUT, CASE_DIED, END, COMPILE, IMPORT, IMPORT_EXIT, MEMORY, TEST = range(1, 11)
-HEADER = struct.Struct("<BIfI")
-CASE_HEADER = struct.Struct("<I")
-MAX_ERROR = 4000
-_MAIN_NAMES = {"bash": "main.sh", "c": "main.c", "c++": "main.cpp", "node": "main.js"}
-COMPILERS = {
-    "c": ["cc", "-O1", "-std=gnu17", "-o", "main.bin", "main.c", "-lm"],
-    "c++": ["c++", "-O1", "-std=gnu++20", "-o", "main.bin", "main.cpp"],
-}
 
 # Taken before any candidate code runs: patching the modules later cannot confuse the runner.
 _exit, _write, _read, _fork = os._exit, os.write, os.read, os.fork
-
-
-def send(fd: int, kind: int, index: int = 0, cpu_s: float = 0.0, body: bytes = b"") -> None:
-    """Write one whole frame; a closed channel is ignored (nobody listens any more)."""
-    data = HEADER.pack(kind, index, cpu_s, len(body)) + body
-    try:
-        while data:
-            data = data[_write(fd, data) :]
-    except OSError:
-        _exit(1)
-
-
-def _clip(text: str) -> bytes:
-    raw = text.encode("utf-8", "backslashreplace")
-    return raw if len(raw) <= MAX_ERROR else raw[:MAX_ERROR] + b"..."
 
 
 def _describe(error: BaseException) -> str:
@@ -68,59 +57,6 @@ def _describe(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except BaseException:
         return type(error).__name__
-
-
-_CEILINGS = {
-    getattr(resource, name): resource.getrlimit(getattr(resource, name))[1]
-    for name in dir(resource)
-    if name.startswith("RLIMIT_")
-}
-
-
-def apply_rlimits(
-    limits: dict[str, Any], *, address_space: bool, process_base: int = -1, cpu_slack: int = 0
-) -> None:
-    """Lower this process's limits for good; what children inherit.
-
-    ``process_base`` is the number of tasks that count against the same user already; -1 sets no
-    limit of processes here. ``cpu_slack`` is added where somebody watches the job's processor time
-    more closely: then this limit is the last resort.
-    """
-    cpu = max(1, int(limits["cpu_s"] + 0.999)) + cpu_slack
-    mib = 1 << 20
-    wanted = [
-        (resource.RLIMIT_CPU, cpu, cpu + 1),
-        (resource.RLIMIT_FSIZE, limits["disk_mb"] * mib, None),
-        (resource.RLIMIT_NOFILE, limits["num_descriptors"], None),
-        (resource.RLIMIT_CORE, 0, None),
-        (resource.RLIMIT_STACK, 8 * mib, 16 * mib),
-    ]
-    if sys.platform == "linux":
-        wanted += [(resource.RLIMIT_MEMLOCK, 65536, None), (resource.RLIMIT_MSGQUEUE, 0, None)]
-        wanted += [(resource.RLIMIT_NICE, 0, None), (resource.RLIMIT_RTPRIO, 0, None)]
-    if address_space:
-        wanted.append((resource.RLIMIT_AS, limits["memory_mb"] * mib + _address_space(), None))
-    if process_base >= 0:
-        wanted.append((resource.RLIMIT_NPROC, process_base + limits["num_processes"], None))
-    for name, soft, hard in wanted:
-        ceiling = _CEILINGS.get(name, resource.RLIM_INFINITY)
-        hard = soft if hard is None else hard
-        if ceiling != resource.RLIM_INFINITY:
-            soft, hard = min(soft, ceiling), min(hard, ceiling)
-        try:
-            resource.setrlimit(name, (soft, hard))
-        except (ValueError, OSError):
-            if sys.platform == "linux":
-                raise
-
-
-def _address_space() -> int:
-    """Bytes of address space that the bare interpreter already uses."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 64 << 20
 
 
 def run_job(job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[str]]) -> NoReturn:
@@ -154,7 +90,7 @@ def run_job(job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[s
         if job["entry_point"]:
             _run_calls(job, result_fd)
         _run_program(job, result_fd)
-    _run_executable(job, result_fd)
+    run_executable(job, result_fd)
 
 
 def open_standard_streams() -> None:
@@ -183,7 +119,7 @@ def _load(job: dict[str, Any], name: str, path: str, result_fd: int) -> tuple[An
         text = _describe(error)
         if isinstance(error, SyntaxError):
             text = f"{type(error).__name__}: {error.msg} (line {error.lineno})"
-        send(result_fd, COMPILE, body=_clip(text))
+        send(result_fd, COMPILE, body=clip(text))
         _exit(1)
     module = types.ModuleType(name)
     module.__dict__.update(__file__=path, __builtins__=builtins)
@@ -255,7 +191,7 @@ def _run_calls(job: dict[str, Any], result_fd: int) -> NoReturn:
                 function = function()
             function = getattr(function, part)
     except SystemExit as error:
-        send(result_fd, IMPORT_EXIT, body=_clip(repr(error.code)))
+        send(result_fd, IMPORT_EXIT, body=clip(repr(error.code)))
         _exit(_exit_status(error.code))
     except MemoryError:
         send(result_fd, MEMORY)
@@ -264,7 +200,7 @@ def _run_calls(job: dict[str, Any], result_fd: int) -> NoReturn:
         text = _describe(error)
         if isinstance(error, AttributeError) and job["entry_point"].split(".")[-1] in text:
             text = f"the program defines no {job['entry_point']!r} ({text})"
-        send(result_fd, IMPORT, body=_clip(text))
+        send(result_fd, IMPORT, body=clip(text))
         _exit(1)
     send(result_fd, START)
     gc.freeze()
@@ -311,7 +247,7 @@ def _host_candidate(job: dict[str, Any], result_fd: int, requests: socket.socket
         exec(code, module.__dict__)
     except BaseException as error:
         _finish_quietly()
-        requests.sendall(b"X" + _clip(_describe(error)))
+        requests.sendall(b"X" + clip(_describe(error)))
         _exit(1)
     requests.sendall(b"R")
     stubs.serve_tests(module, requests)
@@ -427,7 +363,7 @@ def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -
     except SystemExit as error:
         record = {"s": "exited", "e": f"SystemExit: {error.code!r}"[:MAX_ERROR]}
     except BaseException as error:
-        record = {"s": "raised", "e": _clip(_trace(error)).decode("utf-8", "replace")}
+        record = {"s": "raised", "e": clip(_trace(error)).decode("utf-8", "replace")}
     body = json.dumps(record).encode()
     if len(body) > job["limits"]["result_bytes"]:
         body = b'{"s":"unserialisable","e":"the value is larger than the result limit"}'
@@ -450,57 +386,6 @@ def _trace(error: BaseException) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     return text if line is None else f"{text} (line {line})"
-
-
-def _run_executable(job: dict[str, Any], result_fd: int) -> NoReturn:
-    """Compile when the runtime needs it, then become the program."""
-    runtime = job["runtime"]
-    os.set_inheritable(result_fd, False)
-    environment = {**os.environ, **job["env"]}
-    if runtime in _MAIN_NAMES:
-        with open(_MAIN_NAMES[runtime], "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(job["source"])
-    if runtime in COMPILERS:
-        _compile(COMPILERS[runtime], environment, result_fd)
-    arguments = list(job["argv"])
-    if runtime == "executable":
-        name = arguments[0]
-        if name in job["files"]:
-            os.chmod(name, 0o700)
-            arguments[0] = "./" + name
-    else:
-        starts = {"bash": ["bash", "main.sh"], "node": ["node", "main.js"]}
-        arguments = starts.get(runtime, ["./main.bin"]) + arguments
-    # Python ignores these two; a program must start with the usual disposition.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    try:
-        os.execvpe(arguments[0], arguments, environment)
-    except OSError as error:
-        send(result_fd, COMPILE, body=_clip(f"cannot run {arguments[0]!r}: {error.strerror}"))
-        _exit(127)
-
-
-def _compile(command: list[str], environment: dict[str, str], result_fd: int) -> None:
-    reader, writer = os.pipe()
-    child = _fork()
-    if child == 0:
-        os.dup2(writer, 1)
-        os.dup2(writer, 2)
-        try:
-            os.execvpe(command[0], command, environment)
-        except OSError as error:
-            _write(2, f"{command[0]}: {error.strerror}\n".encode())
-            _exit(127)
-    os.close(writer)
-    text = b""
-    while chunk := _read(reader, 1 << 16):
-        text = (text + chunk)[:MAX_ERROR]
-    os.close(reader)
-    _, status = os.waitpid(child, 0)
-    if status != 0:
-        send(result_fd, COMPILE, body=text or b"the compiler failed without a message")
-        _exit(1)
 
 
 def main() -> NoReturn:

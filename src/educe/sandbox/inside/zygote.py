@@ -24,7 +24,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import kernel, landlock, process_tree, runner, seccomp
+from educe.sandbox.inside import kernel, landlock, process_tree, rlimits, runner, seccomp
 
 BOX = "/box"
 JOB = "/box/job"
@@ -358,7 +358,7 @@ class Zygote:
             os.close(CONTROL_FD)
         if job["stdin"]:
             _place_stdin(job["stdin"])
-        runner.apply_rlimits(
+        rlimits.apply_rlimits(
             job["limits"],
             address_space=not self.has_cgroup and job["runtime"] != "node",
             process_base=self.process_base,

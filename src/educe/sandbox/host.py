@@ -1,0 +1,68 @@
+"""What of this host a box may see, and what its zygotes are told at the start."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from educe.sandbox.contract import JobError, SandboxError
+from educe.sandbox.launch import interpreter
+from educe.sandbox.payload import import_paths
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
+ETC = {
+    "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box/job/work:/bin/sh\n",
+    "group": "root:x:0:\nbox:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+def system_paths() -> list[str]:
+    """Return what a box may read: system programs and the interpreter, nothing of a user."""
+    paths = [
+        path
+        for path in (*_SYSTEM, *_SYSTEM_FILES)
+        if Path(path).is_symlink() or Path(path).exists()
+    ]
+    for prefix in (sys.base_prefix, sys.base_exec_prefix, str(Path(interpreter()).parent.parent)):
+        real = str(Path(prefix).resolve())
+        if real != "/" and not any(real == p or real.startswith(p + "/") for p in paths):
+            paths.append(real)
+    return paths
+
+
+def is_open_to_all(paths: list[str]) -> bool:
+    """Return whether any user may enter the folders above these paths."""
+    parents = {parent for path in paths for parent in Path(path).resolve().parents}
+    return all(parent.stat().st_mode & 0o001 for parent in parents)
+
+
+def mount_point() -> str:
+    """Return an existing folder, outside all we show, that a zygote builds its root over."""
+    paths = system_paths()
+    for folder in ("/mnt", "/media", "/srv", "/run", "/tmp", "/var"):
+        if Path(folder).is_dir() and not any(
+            p == folder or p.startswith(folder + "/") for p in paths
+        ):
+            return folder
+    raise SandboxError(
+        "no folder to build a box's root over (tried /mnt, /media, /srv, /run, /tmp)"
+    )
+
+
+def runtimes() -> dict[str, dict[str, Any]]:
+    """Return preload name to what its zygote imports and must see."""
+    runtimes: dict[str, dict[str, Any]] = {"": {"import_paths": [], "preload": [], "readable": []}}
+    with contextlib.suppress(JobError):
+        folder = Path(import_paths("python-numpy")[0])
+        names = [folder / "numpy", folder / "numpy.libs"]
+        runtimes["numpy"] = {
+            "import_paths": [str(folder)],
+            "preload": ["numpy"],
+            "readable": [str(name) for name in names if name.exists()],
+        }
+    return runtimes
