@@ -5,7 +5,7 @@ The package root stays torch-free: heavy modules load when a name below is first
 >>> import educe
 >>> educe.train("recipes/quickstart.toml")            # doctest: +SKIP
 >>> educe.sample("smollm2-135m-instruct", ["Hello"])  # doctest: +SKIP
->>> educe.score("arithmetic/add/d1", completion="4")  # doctest: +SKIP
+>>> educe.score("arithmetic/add/tiny", 0, "7")           # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -11,13 +11,9 @@ from educe.core.errors import DomainError
 from educe.core.protocols import Services
 from educe.core.types import Split, assistant
 from educe.domains.builtin import instructions
-from educe.domains.builtin.instructions.constraints import (
-    CATEGORIES,
-    KINDS,
-    sentences_of,
-    words_of,
-)
+from educe.domains.builtin.instructions.constraints import CATEGORIES, KINDS
 from educe.domains.builtin.instructions.domain import InstructionDomain, Level, held_parts
+from educe.domains.builtin.instructions.reading import sentences_of, words_of
 from educe.domains.builtin.instructions.vocabulary import ANCHORS
 from educe.domains.check import check_domain
 

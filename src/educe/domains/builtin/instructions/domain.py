@@ -10,7 +10,8 @@ from educe.core.errors import DomainError
 from educe.core.protocols import DomainBase, DomainSpec, Services
 from educe.core.splits import draw_task
 from educe.core.types import JSON, Message, Score, Split, Task, Verdict, user
-from educe.domains.builtin.instructions.constraints import KINDS, Kind, count_word, words_of
+from educe.domains.builtin.instructions.constraints import KINDS, Kind
+from educe.domains.builtin.instructions.reading import count_word, words_of
 from educe.domains.builtin.instructions.vocabulary import ANCHORS
 from educe.domains.builtin.instructions.writing import Draft, ImpossibleError, write
 from educe.rewards.outcome.extraction import strip_reasoning
