@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from educe.algorithms.catalogue import Bundle, resolve_bundle
+from educe.algorithms.catalogue import Bundle
 from educe.config.loader import LoadedRecipe, load_recipe
 from educe.config.settings import DomainSettings, Recipe
 from educe.core.errors import EduceError
@@ -17,6 +17,7 @@ from educe.core.protocols import Domain
 from educe.core.types import JSON, Group, TaskRequest
 from educe.domains.registry import load_domain, resolve
 from educe.evaluation.runner import Limits
+from educe.preflight.plan import bundle_of
 
 if TYPE_CHECKING:
     from educe.engines.embedded import EmbeddedEngine
@@ -35,22 +36,8 @@ def resolved_domains(recipe: Recipe) -> tuple[dict[str, DomainSettings], dict[st
 
 
 def resolved_bundles(recipe: Recipe, domains: Mapping[str, DomainSettings]) -> dict[str, Bundle]:
-    """Return each domain's algorithm: its own or the run's, with the recipe's overrides.
-
-    Overrides of ``[algorithm]`` belong to the run's algorithm; a domain that names another takes
-    that one's published defaults.
-    """
-    chosen = recipe.algorithm
-    overrides = chosen.model_dump(exclude={"name"}, exclude_none=True)
-    if "proximal" not in chosen.model_fields_set:
-        overrides.pop("proximal")
-    if "importance_cap" not in chosen.model_fields_set:
-        overrides.pop("importance_cap")
-    run = resolve_bundle(chosen.name, overrides)
-    return {
-        name: run if own.algorithm in ("", chosen.name) else resolve_bundle(own.algorithm)
-        for name, own in domains.items()
-    }
+    """Return each domain's algorithm, by the rule that preflight and ``educe explain`` state."""
+    return {name: bundle_of(recipe, own) for name, own in domains.items()}
 
 
 def eval_limits(recipe: Recipe, domains: Mapping[str, DomainSettings]) -> dict[str, Limits]:
