@@ -140,6 +140,15 @@ def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: b
         assert decide(program, architecture, socket, (family,)) == wanted, family
 
 
+def test_signals_are_refused_where_landlock_cannot_keep_them_inside() -> None:
+    for keeps_signals, expected in ((True, 0x7FFF0000), (False, 0x00050001)):
+        program = seccomp.build_filter(
+            has_cgroup=False, has_namespaces=False, keeps_signals=keeps_signals, machine=0
+        )
+        for number in (62, 200, 234, 424):
+            assert decide(program, 0xC000003E, number) == expected
+
+
 def test_foreign_system_call_tables_kill() -> None:
     program = seccomp.build_filter(has_cgroup=True, has_namespaces=True, machine=0)
     assert decide(program, 0x40000003, 20) == 0x80000000

@@ -180,7 +180,8 @@ class EmbeddedBackend:
             return Level.PLAIN
         if answer["mode"] in ("root", "user"):
             return Level.CGROUPS if answer["cgroups"] else Level.NAMESPACES
-        if answer["mode"] == "confined" and answer["landlock"]:
+        # Landlock could not stop files from being truncated before its version 3.
+        if answer["mode"] == "confined" and answer["landlock"] >= 3:
             return Level.CONFINED
         return Level.PLAIN
 

@@ -72,7 +72,7 @@ class Box:
         self.kept = [bytearray(), bytearray(), bytearray()]
         self.caps = [0, 0, 0]
         self.open_streams = {0, 1, 2}
-        self.is_ready = self.is_watched = self.is_over = False
+        self.is_prepared = self.is_ready = self.is_watched = self.is_over = False
         self.work_fd = -1
         self.begun = time.monotonic()
         self.setup_s = 0.0
@@ -100,13 +100,19 @@ class Box:
         if fds:
             self.work_fd = fds[0]
         if data == b"R":
-            self.is_ready = True
-            self.setup_s = time.monotonic() - self.begun
-            self.zygote.box_is_ready(self)
+            self.is_prepared = True
+            self.check_ready()
             return
         self._close_control()
         if data.startswith(b"E"):
             self.zygote.box_failed(self, data[1:].decode("utf-8", "replace"))
+
+    def check_ready(self) -> None:
+        """Be ready once the box has said so and we hold what kills it, in whichever order."""
+        if self.is_prepared and self.kill_fd >= 0 and not self.is_ready and not self.is_over:
+            self.is_ready = True
+            self.setup_s = time.monotonic() - self.begun
+            self.zygote.box_is_ready(self)
 
     def _pass_on(self) -> None:
         """Hand a session's answers to its client."""

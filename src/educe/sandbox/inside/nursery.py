@@ -104,6 +104,7 @@ class Zygote:
                 box.pid, box.kill_fd, box.pid_fd = rest[0], fds[0], fds[1]
                 if box.is_over:
                     box.kill()
+                box.check_ready()
             elif kind == "exit":
                 box.exited(*rest)
             elif kind == "failed":
@@ -199,6 +200,7 @@ class Nursery:
         self.num_failures = 0
         self._next = 0
         self._uids = deque(range(_FIRST_UID, _FIRST_UID + _NUM_UIDS))
+        self._uids.rotate(os.getpid() * 97)  # two supervisors rarely use the same one
 
     def start(self, mode: str) -> None:
         """Start the first zygote of a mode and prove that it can prepare a box.

@@ -30,7 +30,8 @@ def apply_rlimits(
         (resource.RLIMIT_CPU, cpu, cpu + 1),
         (resource.RLIMIT_FSIZE, limits["disk_mb"] * mib, None),
         (resource.RLIMIT_NOFILE, limits["num_descriptors"], None),
-        (resource.RLIMIT_CORE, 0, None),
+        # Not 0: a host that pipes core dumps to a handler ignores that, and skips at 1.
+        (resource.RLIMIT_CORE, 1, None),
         (resource.RLIMIT_STACK, 8 * mib, 16 * mib),
     ]
     if sys.platform == "linux":

@@ -118,6 +118,15 @@ DENIED: dict[str, Number] = {
 UNCOUNTED: dict[str, Number] = {"memfd_create": (319, 279)}
 # Without a pid namespace the process group is what gets killed, so nothing may leave it.
 GROUP_ESCAPES: dict[str, Number] = {"setsid": (112, 157), "setpgid": (109, 154)}
+# Where Landlock cannot keep signals inside (before its version 6).
+SIGNALS: dict[str, Number] = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+}
 _CLONE, _CLONE3, _SOCKET, _IOCTL, _PERSONALITY = (
     (56, 220),
     (435, 435),
@@ -127,13 +136,20 @@ _CLONE, _CLONE3, _SOCKET, _IOCTL, _PERSONALITY = (
 )
 
 
-def build_filter(*, has_cgroup: bool, has_namespaces: bool, machine: int = kernel.MACHINE) -> bytes:
+def build_filter(
+    *,
+    has_cgroup: bool,
+    has_namespaces: bool,
+    keeps_signals: bool = True,
+    machine: int = kernel.MACHINE,
+) -> bytes:
     """Return the filter program as packed ``sock_filter`` instructions.
 
     Args:
         has_cgroup: whether the kernel counts the job's memory.
         has_namespaces: whether processes and networks are the job's own; without them sockets and
             new process groups are refused as well.
+        keeps_signals: whether something else keeps the job's signals inside.
         machine: 0 for x86-64, 1 for arm64.
     """
     denied = dict(DENIED)
@@ -141,6 +157,8 @@ def build_filter(*, has_cgroup: bool, has_namespaces: bool, machine: int = kerne
         denied |= UNCOUNTED
     if not has_namespaces:
         denied |= GROUP_ESCAPES
+        if not keeps_signals:
+            denied |= SIGNALS
     refused = {pair[machine]: [(_RETURN, 0, 0, _EPERM)] for pair in denied.values()}
     refused.pop(None, None)
     bodies: dict[int, list[Instruction]] = {n: b for n, b in refused.items() if n is not None}

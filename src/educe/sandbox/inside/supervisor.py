@@ -285,7 +285,11 @@ class Supervisor:
     def _go(self, box: Box, request: Request) -> None:
         limits = request.limits
         self.running[box.id] = box
-        box.go(request)
+        try:
+            box.go(request)
+        except OSError as error:  # the control group refused
+            box.break_off(str(error))
+            return
         self.after(_LAZY_S, box.watch_pipes)
         self.after(limits["wall_s"], lambda: self._deadline(box))
 

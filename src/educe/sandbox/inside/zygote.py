@@ -122,13 +122,15 @@ class Zygote:
         self.can_change_user: bool = config["can_change_user"]
         self.control = control
         self.has_namespaces = self.mode in ("root", "user")
+        self.layers: frozenset[str] = frozenset(config["layers"])
+        self.landlock = landlock.abi_version() if "landlock" in self.layers else 0
         program = seccomp.build_filter(
-            has_cgroup=config["has_cgroup"], has_namespaces=self.has_namespaces
+            has_cgroup=config["has_cgroup"],
+            has_namespaces=self.has_namespaces,
+            keeps_signals=self.landlock >= 6,
         )
         self.filter = seccomp.Filter(program)
         self.has_cgroup: bool = config["has_cgroup"]
-        self.layers: frozenset[str] = frozenset(config["layers"])
-        self.landlock = landlock.abi_version() if "landlock" in self.layers else 0
         self.system: list[str] = config["system"]
         self.rulesets: dict[bool, int] = {}
         self.idle = kernel.IdleProcesses()
