@@ -15,6 +15,7 @@ checkpointed layer recomputes with the pack it belongs to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -102,6 +103,53 @@ def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[T
     return out_a * weight_a + out_b * weight_b, lse
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Segments of similar length, computed in one causal call of N rows of L tokens.
+
+    ``index`` [N * L] says which packed token stands where; places past a segment's end repeat
+    token 0 and are not ``kept``. Causality keeps them from every real query, and their gradient
+    rows are zero.
+    """
+
+    index: Tensor
+    kept: Tensor | None
+    num_rows: int
+    length: int
+
+    def take(self, packed_1HTD: Tensor) -> Tensor:
+        """Return [N, H, L, D] of a packed tensor."""
+        heads, width = packed_1HTD.shape[1], packed_1HTD.shape[3]
+        picked = packed_1HTD[0].index_select(1, self.index)
+        return picked.view(heads, self.num_rows, self.length, width).transpose(0, 1)
+
+    def flat(self, rows_NHL: Tensor) -> Tensor:
+        """Return [H, kept tokens, …] of a batched tensor [N, H, L, …]."""
+        flat = rows_NHL.transpose(0, 1).flatten(1, 2)
+        return flat if self.kept is None else flat.index_select(1, self.kept)
+
+    def places(self) -> Tensor:
+        return self.index if self.kept is None else self.index.index_select(0, self.kept)
+
+
+def _batches(spans: Sequence[Span]) -> list[_Batch]:
+    """Group segments into batches that waste less than half their places."""
+    by_size: dict[int, list[Span]] = {}
+    for span in spans:
+        by_size.setdefault((span.end - span.start - 1).bit_length(), []).append(span)
+    out = []
+    for members in by_size.values():
+        length = max(s.end - s.start for s in members)
+        offsets = torch.arange(length)
+        starts = torch.tensor([s.start for s in members]).unsqueeze(1)
+        sizes = torch.tensor([s.end - s.start for s in members]).unsqueeze(1)
+        inside = (offsets < sizes).flatten()
+        index = torch.where(offsets < sizes, starts + offsets, torch.zeros_like(starts)).flatten()
+        kept = None if bool(inside.all()) else inside.nonzero().squeeze(1)
+        out.append(_Batch(index, kept, len(members), length))
+    return out
+
+
 class _CpuForest(torch.autograd.Function):
     """Forest attention on CPU through the flash kernel and its own backward.
 
@@ -111,17 +159,28 @@ class _CpuForest(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, spans: Sequence[Span]
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        spans: Sequence[Span],
+        batches: Sequence[_Batch],
     ) -> Tensor:
-        wide = torch.promote_types(query.dtype, torch.float32)
+        given = (query, key, value)
+        narrow = query.dtype
+        # The kernel's backward is several times slower in bf16 than in fp32 (docs/log.md).
+        wide = torch.promote_types(narrow, torch.float32)
+        query, key, value = query.to(wide), key.to(wide), value.to(wide)
         out = torch.empty(query.shape, dtype=wide)
         lse = torch.empty(query.shape[:3], dtype=wide)
-        for span in spans:
-            own = slice(span.start, span.end)
+        for batch in batches:
             part, part_lse = flash_forward(
-                query[:, :, own], key[:, :, own], value[:, :, own], True, scale
+                batch.take(query), batch.take(key), batch.take(value), True, scale
             )
-            out[:, :, own], lse[:, :, own] = part, part_lse
+            places = batch.places()
+            out[0].index_copy_(1, places, batch.flat(part))
+            lse[0].index_copy_(1, places, batch.flat(part_lse))
         for span in spans:
             if span.last == span.end:
                 continue
@@ -130,48 +189,53 @@ class _CpuForest(torch.autograd.Function):
                 query[:, :, below], key[:, :, own], value[:, :, own], False, scale
             )
             out[:, :, below], lse[:, :, below] = merge(
-                out[:, :, below], lse[:, :, below], part.to(wide), part_lse
+                out[:, :, below], lse[:, :, below], part, part_lse
             )
-        out = out.to(query.dtype)
-        ctx.save_for_backward(query, key, value, out, lse)
-        ctx.scale, ctx.spans = scale, spans
+        out = out.to(narrow)
+        ctx.save_for_backward(*given, out, lse)
+        ctx.scale, ctx.spans, ctx.batches = scale, spans, batches
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        query, key, value, out, lse = ctx.saved_tensors
-        grad_out = grads[0].contiguous()
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        *given, out, lse = ctx.saved_tensors
         wide = lse.dtype
-        grad_query = torch.zeros(query.shape, dtype=wide)
-        grad_key = torch.zeros(key.shape, dtype=wide)
-        grad_value = torch.zeros(value.shape, dtype=wide)
+        query, key, value = (x.to(wide) for x in given)
+        out, grad_out = out.to(wide), grads[0].to(wide).contiguous()
+        into = [torch.zeros(x.shape, dtype=wide) for x in (query, key, value)]
         backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        for batch in ctx.batches:
+            rows = [batch.take(x) for x in (grad_out, query, key, value, out)]
+            row_lse = batch.take(lse.unsqueeze(-1)).squeeze(-1).contiguous()
+            if batch.kept is not None:
+                # Places past a segment's end hold token 0; their gradient must be zero.
+                inside = torch.zeros(batch.num_rows * batch.length, dtype=grad_out.dtype)
+                inside[batch.kept] = 1
+                rows[0] = rows[0] * inside.view(batch.num_rows, 1, batch.length, 1)
+            parts = backward(*rows, row_lse, 0.0, True, scale=ctx.scale)
+            places = batch.places()
+            for whole, part in zip(into, parts, strict=True):
+                whole[0].index_add_(1, places, batch.flat(part))
         for span in ctx.spans:
+            if span.last == span.end:
+                continue
             own, below = slice(span.start, span.end), slice(span.end, span.last)
-            for rows, causal in ((own, True), (below, False)):
-                if rows.start == rows.stop:
-                    continue
-                dq, dk, dv = backward(
-                    grad_out[:, :, rows],
-                    query[:, :, rows],
-                    key[:, :, own],
-                    value[:, :, own],
-                    out[:, :, rows],
-                    lse[:, :, rows].contiguous(),
-                    0.0,
-                    causal,
-                    scale=ctx.scale,
-                )
-                grad_query[:, :, rows] += dq
-                grad_key[:, :, own] += dk
-                grad_value[:, :, own] += dv
-        return (
-            grad_query.to(query.dtype),
-            grad_key.to(key.dtype),
-            grad_value.to(value.dtype),
-            None,
-            None,
-        )
+            dq, dk, dv = backward(
+                grad_out[:, :, below],
+                query[:, :, below],
+                key[:, :, own],
+                value[:, :, own],
+                out[:, :, below],
+                lse[:, :, below].contiguous(),
+                0.0,
+                False,
+                scale=ctx.scale,
+            )
+            into[0][:, :, below] += dq
+            into[1][:, :, own] += dk
+            into[2][:, :, own] += dv
+        q, k, v = (x.to(y.dtype) for x, y in zip(into, given, strict=True))
+        return q, k, v, None, None, None
 
 
 def forest_mask(spans: Sequence[Span], device: torch.device | str = "cpu") -> Tensor:
@@ -191,6 +255,7 @@ class ForestContext:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = tuple(spans)
+        self._batches = _batches(self.spans)
         self._mask: Tensor | None = None
 
     def attend(
@@ -198,7 +263,7 @@ class ForestContext:
     ) -> Tensor:
         if query_1HTD.device.type == "cpu":
             apply = cast(Callable[..., Tensor], _CpuForest.apply)
-            return apply(query_1HTD, key_1KTD, value_1KTD, scale, self.spans)
+            return apply(query_1HTD, key_1KTD, value_1KTD, scale, self.spans, self._batches)
         if self._mask is None:
             self._mask = forest_mask(self.spans, query_1HTD.device)
         return torch.nn.functional.scaled_dot_product_attention(
