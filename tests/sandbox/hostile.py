@@ -34,6 +34,7 @@ class Row:
     stdin: bytes = b""
     files: dict[str, bytes] = field(default_factory=dict)
     truncated: bool = False
+    flag: str = ""
 
     def job(self) -> Job:
         return Job(
@@ -58,6 +59,8 @@ class Row:
             return f"{where}{self.never!r} was printed{shown}"
         if self.truncated and not result.truncated:
             return f"{where}nothing was marked as truncated{shown}"
+        if self.flag and self.flag not in result.flags:
+            return f"{where}the flag {self.flag} is missing{shown}"
         return ""
 
 
@@ -634,6 +637,7 @@ print("left")
         "OK",
         prints="left",
         levels=BOXED,
+        flag="killed_descendants",
     ),
     Row(
         "a child that holds the pipe",

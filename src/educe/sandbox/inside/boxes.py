@@ -254,8 +254,10 @@ class Box:
 
     # ---- the end ----
 
-    def exited(self, status: int, cpu_s: float, peak_kb: int) -> None:
-        """The zygote waited for the box's program."""
+    def exited(self, status: int, cpu_s: float, peak_kb: int, orphans: int) -> None:
+        """The zygote waited for the box's program, and ended what it had left behind."""
+        if orphans and status >= 0:
+            self.facts["flags"] = ["killed_descendants"]
         self.exit_status = status
         self.facts["wall_s"] = time.monotonic() - self.started
         self.facts["cpu_s"] = max(cpu_s, self.cpu_s)

@@ -44,6 +44,20 @@ def group_members(group: int) -> list[int]:
     return members
 
 
+def num_living_children(pid: int) -> int:
+    """Return how many children of a process still run (what a job left behind, for its init)."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            children = file.read().split()
+    except OSError:
+        return 0
+    count = 0
+    for child in children:
+        with contextlib.suppress(OSError), open(f"/proc/{int(child)}/stat", "rb") as stat:
+            count += stat.read().rpartition(b")")[2].split()[0] != b"Z"
+    return count
+
+
 def usage(pids: list[int]) -> tuple[float, float]:
     """Return (private resident MiB, processor seconds) of processes and their dead children."""
     pages = ticks = 0

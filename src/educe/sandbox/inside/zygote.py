@@ -6,7 +6,7 @@ modes it is the first process of its own pid namespace: when it dies the kernel 
 
 Orders come as marshalled tuples with descriptors on a SEQPACKET socket (descriptor 3):
 ``(box id, disk_mb, num_inodes, loopback, uid, num_cgroup_fds)``; answers are ``("armed", id, pid)``
-with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb)`` and
+with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb, orphans)`` and
 ``("failed", id, text)``.
 """
 
@@ -224,12 +224,14 @@ class Zygote:
         except ChildProcessError:
             send(self.control, ("failed", box, "the exit status was lost"))
             return
+        orphans = 0
         if init:
+            orphans = process_tree.num_living_children(init)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(init, signal.SIGKILL)  # and with it all that the job left behind
         exit_code = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime
-        send(self.control, ("exit", box, exit_code, cpu_s, usage.ru_maxrss))
+        send(self.control, ("exit", box, exit_code, cpu_s, usage.ru_maxrss, orphans))
 
     # ---- in the box ----
 
