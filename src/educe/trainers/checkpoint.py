@@ -94,8 +94,8 @@ class CheckpointStore:
             wait: return only when it is on disk.
 
         Raises:
-            OSError: from an earlier background write that failed (a full disk, say); the last
-                whole checkpoint stays.
+            CheckpointError: this write (with ``wait``) or the one before it failed (a full disk,
+                say); the last whole checkpoint stays.
         """
         self.wait()
         tensors = {n: t.clone().cpu() for n, t in _model_tensors(state).items()}
@@ -106,7 +106,7 @@ class CheckpointStore:
             "progress": dict(progress),
             "metric": metric,
         }
-        target = self.folder / f"step-{state.step:08d}"
+        target = self._free_name(state.step)
         text = json.dumps(meta)
         self._writer = threading.Thread(
             target=self._write, args=(target, tensors, moments, text, metric), daemon=False
@@ -116,14 +116,32 @@ class CheckpointStore:
             self.wait()
         return target
 
+    def _free_name(self, step: int) -> Path:
+        """Return a name that sorts after all of the same step (a stage's end, then a stop).
+
+        A whole checkpoint is never replaced in place: a kill in between would leave none.
+        """
+        name = f"step-{step:08d}"
+        # Beyond the last one, not the first gap: names of removed checkpoints sort too early.
+        same = sorted(f.name for f in self.folder.glob(f"{name}*"))
+        if not same:
+            return self.folder / name
+        last = same[-1].removeprefix(name).lstrip("-")
+        return self.folder / f"{name}-{int(last or 0) + 1:06d}"
+
     def wait(self) -> None:
-        """Wait for the write in progress; raise what it raised."""
+        """Wait for the write in progress; raise CheckpointError when it failed."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         if self._error is not None:
             error, self._error = self._error, None
-            raise error
+            whole = self.complete()
+            kept = f"{whole[-1]} stays whole" if whole else "there is none yet to resume from"
+            raise CheckpointError(
+                f"a checkpoint could not be written in {self.folder}: {error}; {kept}. "
+                "Make room or correct the folder's rights, then continue with --resume"
+            ) from error
 
     def _write(
         self,
@@ -144,7 +162,6 @@ class CheckpointStore:
             (beside / _COMPLETE).write_text("", encoding="utf-8")
             for file in beside.iterdir():
                 sync_path(file)
-            shutil.rmtree(target, ignore_errors=True)
             beside.rename(target)
             sync_path(self.folder)
             self._mark_best(target, metric)
@@ -180,6 +197,11 @@ class CheckpointStore:
         best = self.best()
         for folder in self.complete()[: -self.keep]:
             if best is None or folder != best[0]:
+                # The mark goes first: what is half removed must not pass for whole.
+                (folder / _COMPLETE).unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
+        for folder in self.folder.glob("step-*"):
+            if not (folder / _COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=True)
         for part in self.folder.glob(".step-*.part"):
             if not part.name.endswith(f".{os.getpid()}.part"):
@@ -216,16 +238,24 @@ def load_checkpoint(folder: Path, state: TrainerState) -> Checkpoint:
     """
     meta = read_progress(folder)
     saved = load_file(folder / "model.safetensors")
+    moments = load_file(folder / "optimizer.safetensors")
     own = dict(state.model.trainable())
     if saved.keys() != own.keys():
         odd = sorted(saved.keys() ^ own.keys())[:3]
         raise CheckpointError(
             f"{folder} does not belong to this model: its tensors differ, e.g. {', '.join(odd)}"
         )
+    for name, parameter in own.items():
+        # Without this a tensor of another size would be broadcast, or fail half-way through.
+        if saved[name].shape != parameter.shape:
+            raise CheckpointError(
+                f"{folder} does not belong to this model: {name} is {tuple(saved[name].shape)} "
+                f"there and {tuple(parameter.shape)} here; resume with the recipe that wrote it"
+            )
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(saved[name])
-    restore_optimizer(state, load_file(folder / "optimizer.safetensors"))
+    restore_optimizer(state, moments)
     state.step = meta["trainer_step"]
     return Checkpoint(folder, meta["progress"])
 
