@@ -239,6 +239,8 @@ def test_each_reward_is_normalised_on_its_own():
     parts = np.array([[1.0, 0, 0, 1], [100.0, 0, 100, 0]])
     got = multi_reward(parts, np.ones(4, bool), [1, 1], eps=0)
     assert got == pytest.approx(np.sqrt(3) / 2 * np.array([2, -2, 0, 0]))
+    weighted = multi_reward(parts, np.ones(4, bool), [1, 0.25], eps=0)
+    assert weighted == pytest.approx(np.sqrt(3) / 2 * np.array([1.25, -1.25, -0.75, 0.75]))
 
 
 def test_one_missing_part_leaves_every_other_sibling_alone():

@@ -148,6 +148,21 @@ def test_the_four_distributions_are_not_confused():
     assert leaf.grad.item() == pytest.approx(-1.1 * 1.5 + 0.5 * 0.25)
 
 
+def test_what_a_mask_and_a_correction_reject_is_told_together():
+    policy = torch.log(torch.tensor([0.7, 0.4], dtype=torch.float64))
+    streams = {
+        "advantage": torch.ones(2).double(),
+        "behaviour_logprobs": torch.log(torch.tensor([0.4, 0.1], dtype=torch.float64)),
+        "proximal_logprobs": policy,
+    }
+    bundle = replace(BUNDLES["dppo_tv"], correction="icepop", importance_cap=3.0, clip_high=0.31)
+    both = Segments(torch.tensor([0, 1]), 2)
+    out = build_loss(bundle)(policy, policy * 0, streams, both)
+    assert out.diagnostics["rejected"].tolist() == [0, 1]  # w = 4 is over the cap
+    out = build_loss(replace(bundle, clip_high=0.2))(policy, policy * 0, streams, both)
+    assert out.diagnostics["rejected"].tolist() == [1, 1]  # and both moved by 0.3
+
+
 def test_mismatch_metrics():
     same = torch.tensor([-0.5, -3.0])
     told = mismatch_per_token(same, same)

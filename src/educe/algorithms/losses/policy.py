@@ -152,11 +152,10 @@ def corrected(loss: LossFunction, correction: Correction | None) -> LossFunction
         weight = correction_weights(proximal_N, streams, segments, correction)
         if weight is None:
             return inner
-        told = {
-            **inner.diagnostics,
-            "correction": weight,
-            "rejected": (weight == 0).to(weight),
-        }
+        rejected = (weight == 0).to(weight)
+        if "rejected" in inner.diagnostics:
+            rejected = torch.maximum(rejected, inner.diagnostics["rejected"])
+        told = {**inner.diagnostics, "correction": weight, "rejected": rejected}
         return TokenLoss(inner.loss_N * weight, told)
 
     return combined
