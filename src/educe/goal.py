@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +40,8 @@ class GoalWatch:
         names = sorted({*self.settings.targets, *self.settings.guardrails})
         scores = dict(self.measure(names))
         self.looks.append((step, scores))
-        missing = {n: t for n, t in self.settings.targets.items() if scores[n] < t}
+        # Written as "not >=", so that a domain without a scored sample (NaN) has reached nothing.
+        missing = {n: t for n, t in self.settings.targets.items() if not scores[n] >= t}
         undercut = {n: f for n, f in self.settings.guardrails.items() if scores[n] < f}
         if undercut:
             status = "guardrail"
@@ -67,7 +69,8 @@ class GoalWatch:
         return min(gaps[-patience:]) >= min(gaps[:-patience])
 
     def _gap(self, scores: Mapping[str, float]) -> float:
-        return sum(max(0.0, t - scores[n]) for n, t in self.settings.targets.items())
+        gaps = ((t, scores[n]) for n, t in self.settings.targets.items())
+        return sum(t if math.isnan(score) else max(0.0, t - score) for t, score in gaps)
 
     def state(self) -> list[Any]:
         return [[step, scores] for step, scores in self.looks]
