@@ -33,6 +33,9 @@ OVERALL = {
     "truncated": "share of completions cut at the token limit",
     "trivial_right": "share of groups whose scores are all right",
     "trivial_wrong": "share of groups whose scores are all wrong",
+    "lone_scored": "share of groups with a single scored sample, hence without a baseline",
+    "correction": "mean weight of the proximal/behaviour correction",
+    "rejected": "share of tokens that the correction took out of the loss",
     "unscored": "share of samples without a score",
     "skipped": "1 when the step was skipped because of a non-finite gradient",
 }

@@ -152,7 +152,9 @@ class ReinforceLoop:
     def _update(self, number: int, credits: Sequence[GroupCredit]) -> list[StepResult]:
         """Take the batch's optimizer steps, each on its own share of the prompts."""
         losses = losses_of(self.bundles)
-        parts = [self._samples(part) for part in _cut(credits, self.settings.updates)]
+        parts = [
+            training_samples(part, self.bundles) for part in _cut(credits, self.settings.updates)
+        ]
         self._fill_streams(parts)
         results = []
         for part in parts:
@@ -166,13 +168,6 @@ class ReinforceLoop:
                 self._keep_for_inspection(number, part, result)
             results.append(result)
         return results
-
-    def _samples(self, credits: Sequence[GroupCredit]) -> list[TrainingSample]:
-        longest = max(
-            (c.group.request.max_completion_tokens * c.group.request.max_turns for c in credits),
-            default=1,
-        )
-        return training_samples(credits, self.bundles, longest)
 
     def _fill_streams(self, parts: Sequence[Sequence[TrainingSample]]) -> None:
         """Compute reference and proximal log-probabilities where the losses need them.

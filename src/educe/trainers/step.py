@@ -201,7 +201,7 @@ def _measure(
     """Add per-token diagnostics, overall and per origin (domain)."""
     policy, entropy = (x.detach() for x in outputs)
     values: dict[str, Tensor] = {"entropy": entropy, "token_loss": loss.loss_N.detach()}
-    for name in ("clip_low", "clip_high"):
+    for name in ("clip_low", "clip_high", "correction", "rejected"):
         if name in loss.diagnostics:
             values[name] = loss.diagnostics[name]
     if "behaviour_logprobs" in streams:
