@@ -84,6 +84,30 @@ def test_exit_status(
     assert capsys.readouterr().err == text
 
 
+def test_values_are_replaced_before_and_behind_an_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["train", "r.toml", "rl.steps=1", "--resume", "rl.prompts=2"]
+    parsed = cli.build_parser("train").parse_args(given)
+    assert parsed.overrides == ["rl.steps=1", "rl.prompts=2"]
+    for words in (["train", "r.toml", "--resume", "typo"], ["train", "r.toml", "--resmue=x"]):
+        with pytest.raises(SystemExit):
+            cli.build_parser("train").parse_args(words)
+        assert words[-1] in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.build_parser("doctor").parse_args(["doctor", "a=b"])
+
+
+def test_a_group_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    from types import SimpleNamespace
+
+    from educe.cli.rollout import show_group
+
+    task = SimpleNamespace(task_id="a/b:train:0", gold="[red]")
+    show_group(None, SimpleNamespace(group=SimpleNamespace(task=task, trajectories=[])))
+    assert "a/b:train:0   gold: '[red]'" in capsys.readouterr().out
+
+
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     # With one domain and no other fault, all that explain prints goes to the closed pipe.
     (tmp_path / "r.toml").write_text('[domains.x]\nfunction = "collections:OrderedDict"\n')

@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import educe
 from educe.core.errors import EduceError
@@ -36,6 +37,20 @@ VERBS = {
     "convert": "write a run's weights as an ordinary model folder",
     "doctor": "what this machine offers: cores, memory, device, extras",
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes ``section.key=value`` behind an option as well: argparse fills a list only once."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, rest = self.parse_known_args(args, namespace)
+        late = [word for word in rest if "=" in word and not word.startswith("-")]
+        unknown = [word for word in rest if word not in late]
+        if unknown or (late and not hasattr(parsed, "overrides")):
+            self.error(f"unrecognized arguments: {' '.join(unknown or late)}")
+        if late:
+            parsed.overrides = [*parsed.overrides, *late]
+        return parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     """Return the whole parser; only ``verb``'s own file is imported, all others are stubs."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="educe",
         description="Joint post-training reinforcement learning of language models.",
         epilog="`educe VERB --help` tells more. Start with `educe quickstart`.",

@@ -51,7 +51,7 @@ def handler(arguments: argparse.Namespace) -> int:
 def _requests(session: Any, recipe: Any, arguments: argparse.Namespace) -> list[Any]:
     from educe.core.types import Split, TaskRequest
 
-    requests = []
+    requests: list[TaskRequest] = []
     for name in list(session.domains)[: arguments.domains]:
         spec, own = session.domains[name].spec, session.domain_settings[name]
         requests.append(
@@ -76,19 +76,20 @@ def show_group(chat: Any, credit: Any) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from educe.observability.terminal_text import printable
     from educe.rollout.packing import trajectory_sequences
 
-    console = Console()
+    # A task id holds ":train:", which rich would print as a train.
+    console = Console(markup=False, emoji=False, highlight=False)
     group = credit.group
-    console.rule(f"{group.task.task_id}   gold: {group.task.gold!r}")
+    console.rule(Text(f"{group.task.task_id}   gold: {group.task.gold!r}"))
     for i, trajectory in enumerate(group.trajectories):
         score = trajectory.score
         value = "unscored" if score.value is None else f"{score.value:.2f}"
         parts = " ".join(f"{k}={v}" for k, v in score.parts.items())
         console.print(
-            f"sample {i}: {value} ({score.verdict or score.fault}) advantage "
-            f"{credit.advantages_G[i]:+.3f} {score.reason} {parts}",
-            markup=False,
+            f"sample {i}: {value} ({score.verdict or score.fault or 'scored'}) advantage "
+            f"{credit.advantages_G[i]:+.3f} {printable(score.reason)} {parts}",
             style="bold",
         )
         for number, (tokens, mask, _, _) in enumerate(trajectory_sequences(trajectory)):
@@ -96,5 +97,5 @@ def show_group(chat: Any, credit: Any) -> None:
             skip = int(mask.argmax()) if i or number else 0
             for token, trained in zip(tokens[skip:], mask[skip:], strict=True):
                 shown = chat.token_texts([int(token)])[0]
-                text.append(shown, style="green" if trained else "dim")
+                text.append(printable(shown), style="green" if trained else "dim")
             console.print(text)
