@@ -24,6 +24,7 @@ def handler(arguments: argparse.Namespace) -> int:
     from educe.core.types import Message
     from educe.engines.embedded import EmbeddedEngine
     from educe.models.load import chat_format, load
+    from educe.observability.terminal_text import printable
     from educe.session import model_of, set_threads
 
     set_threads(0)
@@ -65,7 +66,10 @@ def handler(arguments: argparse.Namespace) -> int:
             seed_key=derive("chat", arguments.seed, turn),
         )
         (done,) = engine.generate([GenerateRequest(str(turn), context, parameters)])
-        print(f"{label}: {done.text.strip()}" if is_terminal else done.text.strip(), flush=True)
+        answer = done.text.strip()
+        if sys.stdout.isatty():  # escape sequences are the model's, not the terminal's
+            answer = printable(answer)
+        print(f"{label}: {answer}" if is_terminal else answer, flush=True)
         last = done.token_ids
         transcript.append(chat.parse(done.text))
         turn += 1

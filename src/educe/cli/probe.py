@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,7 +112,7 @@ def _show(model: str, probes: list[Probe], samples: int) -> None:
     from rich.table import Table
 
     table = Table(title=f"{model}: before training, by signal")
-    table.add_column("domain")
+    table.add_column("domain", overflow="fold")
     for name in ("pass@1", f"pass@{samples}", "signal", "tokens", "cut", "unscored"):
         table.add_column(name, justify="right")
     for p in sorted(probes, key=lambda p: -p.signal):
@@ -124,7 +125,8 @@ def _show(model: str, probes: list[Probe], samples: int) -> None:
             f"{p.truncated:.0%}",
             str(p.unscored),
         )
-    console = Console()
+    # A pipe has no width of its own; 80 columns would cut the names.
+    console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     console.print(
         f"mean pass@1 {_mean([p.pass_at_1 for p in probes]):.1%}, "
