@@ -131,8 +131,8 @@ def test_curves_are_where_their_values_are() -> None:
     tree = ElementTree.fromstring(figure)
     (line,) = tree.iter("polyline")
     points = [tuple(map(float, p.split(","))) for p in line.attrib["points"].split()]
-    assert points == [(44.0, 102.0), (168.0, 55.0), (292.0, 8.0)]
-    assert [m.attrib["x1"] for m in tree.iter("line") if m.attrib["class"] == "mark"] == ["168.0"]
+    assert points == [(56.0, 102.0), (174.0, 55.0), (292.0, 8.0)]
+    assert [m.attrib["x1"] for m in tree.iter("line") if m.attrib["class"] == "mark"] == ["174.0"]
     assert tree.findtext("figcaption") == "a<b "
     assert curve_svg("none", [(1, math.nan)]) == ""
 

@@ -115,6 +115,7 @@ def _draw_curve(axis: Any, curve: Curve, limits: tuple[float, float] | None = No
     for step in curve.alarm_steps:
         axis.axvline(step, color=_ALARM, linewidth=0.8, linestyle="--")
     axis.set_title(_plain(curve.title), fontsize=9, loc="left")
+    axis.xaxis.get_major_locator().set_params(integer=True)  # there is no half a step
     axis.tick_params(labelsize=7)
     axis.yaxis.get_offset_text().set_fontsize(7)
     axis.grid(alpha=0.25)

@@ -9,7 +9,7 @@ from educe.observability.history import Series, smooth
 from educe.observability.terminal_text import format_number, printable
 
 _WIDTH, _HEIGHT = 300, 120
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 18
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 8, 18
 _MAX_POINTS = 300
 
 
