@@ -8,10 +8,15 @@ from typing import Any
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("chat", help="talk to a model or to the result of a run")
-    parser.add_argument("model", metavar="MODEL_OR_RUN")
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk to a model or to the result of a run",
+        description="Talk to a model, a line a turn. /reset starts again, /quit (or the end of "
+        "the input) ends.",
+    )
+    parser.add_argument("model", metavar="MODEL_OR_RUN", help="model name, model folder or run")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--max-tokens", type=int, default=256, help="tokens a reply (default 256)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--system", help="system message")
     parser.set_defaults(handler=handler)

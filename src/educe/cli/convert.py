@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("model", metavar="MODEL_OR_RUN")
     parser.add_argument("out", type=Path, metavar="FOLDER")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(handler=handler)
 
 
@@ -23,5 +25,8 @@ def handler(arguments: argparse.Namespace) -> int:
     if arguments.out.exists() and any(arguments.out.iterdir()):
         raise EduceError(f"{arguments.out} is not empty; give a new folder")
     save(load(model_of(arguments.model)[0], dtype=arguments.dtype, device="cpu"), arguments.out)
+    if arguments.json:
+        print(json.dumps({"folder": str(arguments.out), "dtype": arguments.dtype}))
+        return 0
     print(f"{arguments.out}: loads with transformers' AutoModelForCausalLM")
     return 0
