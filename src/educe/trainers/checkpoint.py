@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from educe.core.errors import CheckpointError
+from educe.trainers.checkpoint_files import (
+    COMPLETE,
+    FORMAT_VERSION,
+    complete_checkpoints,
+    is_complete,
+    read_progress,
+    sync_path,
+)
 from educe.trainers.step import TrainerState
-
-FORMAT_VERSION = 1
-_COMPLETE = "COMPLETE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class CheckpointStore:
         progress: Mapping[str, Any],
         *,
         metric: float | None = None,
+        needs: Collection[str] = (),
         wait: bool = False,
     ) -> Path:
         """Snapshot the state now and write it in the background; return its folder.
@@ -91,6 +97,8 @@ class CheckpointStore:
         Args:
             progress: JSON-able; must say everything that the loop needs to continue.
             metric: the watched value; the highest so far marks the best checkpoint.
+            needs: names of older checkpoints that a run resumed from this one may go back to; they
+                stay as long as it does.
             wait: return only when it is on disk.
 
         Raises:
@@ -105,6 +113,7 @@ class CheckpointStore:
             "trainer_step": state.step,
             "progress": dict(progress),
             "metric": metric,
+            "needs": sorted(needs),
         }
         target = self._free_name(state.step)
         text = json.dumps(meta)
@@ -159,7 +168,7 @@ class CheckpointStore:
             save_file(tensors, beside / "model.safetensors")
             save_file(moments, beside / "optimizer.safetensors")
             (beside / "state.json").write_text(text, encoding="utf-8")
-            (beside / _COMPLETE).write_text("", encoding="utf-8")
+            (beside / COMPLETE).write_text("", encoding="utf-8")
             for file in beside.iterdir():
                 sync_path(file)
             beside.rename(target)
@@ -187,47 +196,42 @@ class CheckpointStore:
         except (OSError, ValueError):
             return None
         folder = self.folder / raw["name"]
-        return (folder, raw["metric"]) if (folder / _COMPLETE).exists() else None
+        return (folder, raw["metric"]) if is_complete(folder) else None
 
     def complete(self) -> list[Path]:
         """Return whole checkpoints, oldest first."""
-        return sorted(f.parent for f in self.folder.glob(f"step-*/{_COMPLETE}"))
+        return complete_checkpoints(self.folder)
 
     def _clean(self) -> None:
-        best = self.best()
-        for folder in self.complete()[: -self.keep]:
-            if best is None or folder != best[0]:
+        kept = self._kept()
+        for folder in self.complete():
+            if folder.name not in kept:
                 # The mark goes first: what is half removed must not pass for whole.
-                (folder / _COMPLETE).unlink(missing_ok=True)
+                (folder / COMPLETE).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
         for folder in self.folder.glob("step-*"):
-            if not (folder / _COMPLETE).exists():
+            if not (folder / COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=True)
         for part in self.folder.glob(".step-*.part"):
             if not part.name.endswith(f".{os.getpid()}.part"):
                 shutil.rmtree(part, ignore_errors=True)
 
+    def _kept(self) -> set[str]:
+        """Return the names that stay: the newest, what they need, and the best one."""
+        newest = self.complete()[-self.keep :]
+        best = self.best()
+        kept = {f.name for f in newest} | ({best[0].name} if best else set())
+        return kept.union(*(read_progress(f).get("needs", ()) for f in newest))
+
+    def mark_missed(self) -> None:
+        """Mark the best checkpoint again: a kill may have come between a checkpoint and its mark."""
+        for folder in self.complete():
+            self._mark_best(folder, read_progress(folder).get("metric"))
+
     def load_newest(self, state: TrainerState) -> Checkpoint | None:
         """Load the newest whole checkpoint into the state; None when there is none."""
         found = self.complete()
         return load_checkpoint(found[-1], state) if found else None
-
-
-def read_progress(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's progress without its tensors.
-
-    Raises:
-        CheckpointError: when it is not whole or of another format version.
-    """
-    if not (folder / _COMPLETE).exists():
-        raise CheckpointError(f"{folder} is not a whole checkpoint (no {_COMPLETE} mark)")
-    meta = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    if meta["format_version"] != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{folder} has format version {meta['format_version']}, this educe reads "
-            f"{FORMAT_VERSION}"
-        )
-    return dict(meta)
 
 
 def load_checkpoint(folder: Path, state: TrainerState) -> Checkpoint:
@@ -258,12 +262,3 @@ def load_checkpoint(folder: Path, state: TrainerState) -> Checkpoint:
     restore_optimizer(state, moments)
     state.step = meta["trainer_step"]
     return Checkpoint(folder, meta["progress"])
-
-
-def sync_path(path: Path) -> None:
-    """Ask the system to put a file or folder on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
