@@ -224,7 +224,7 @@ class CheckpointStore:
         return kept.union(*(read_progress(f).get("needs", ()) for f in newest))
 
     def mark_missed(self) -> None:
-        """Mark the best checkpoint again: a kill may have come between a checkpoint and its mark."""
+        """Mark the best one again: a kill may have come between a checkpoint and its mark."""
         for folder in self.complete():
             self._mark_best(folder, read_progress(folder).get("metric"))
 
