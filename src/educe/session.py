@@ -203,6 +203,7 @@ def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> Embed
         exact=recipe.run.mode == "exact",
         prefill_tokens=settings.prefill_tokens,
         dtype=None if settings.dtype == "auto" else getattr(torch, settings.dtype),
+        forward=settings.forward,
     )
 
 

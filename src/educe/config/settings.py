@@ -167,7 +167,12 @@ class EngineSettings(Section):
     kind: Literal["embedded"] = Field("embedded", description="Which engine samples.")
     max_rows: int = Field(64, gt=0, description="Completions decoded at once.")
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
-        "auto", description="Weights' type for sampling; auto shares the trainer's tensors."
+        "auto", description="Weights' type for sampling; auto takes the trainer's."
+    )
+    forward: Literal["auto", "module"] = Field(
+        "auto",
+        description="auto compiles a fused forward from the model (packed copies of its weights), "
+        "module runs the model itself; mode exact always does.",
     )
     prefill_tokens: int = Field(2048, gt=0, description="Prompt tokens computed in one forward.")
     workers: int = Field(

@@ -5,36 +5,40 @@ Knows nothing of text beyond stop strings, nothing of tasks or rewards.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 import torch
 
 from educe.core.protocols import Completion, GenerateRequest
 from educe.core.types import StopReason
-from educe.engines.embedded.execution import ModuleRunner
+from educe.engines.embedded.execution import Forward, ModuleForward, Runner
+from educe.engines.embedded.fused import FusedForward, has_fused_forward
 from educe.engines.embedded.sampler import sample
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, Row, RowScheduler
+from educe.models.load import LoadedModel
+
+ForwardChoice = Literal["auto", "module"]
 
 
 class EmbeddedEngine:
     """Samples from a :class:`educe.models.load.LoadedModel`.
 
     Args:
-        model: the trainer's own model; its tensors are read, not copied, unless ``dtype`` differs.
+        model: the trainer's own model, read again at every ``publish``.
         stop_token_ids: tokens that end a completion (they are part of it).
         decode: tokens to text, for stop strings and ``Completion.text``.
         max_rows: completions decoded at once.
         exact: the same request gives the same tokens whatever else is in the batch (fp32).
         prefill_tokens: prompt tokens computed in one forward; longer prompts go in chunks.
-        dtype: type of the weights read; None shares the model's tensors.
+        dtype: type of the weights and of the cache; None takes the model's.
+        forward: ``auto`` compiles a fused forward from the module where there is one (packed copies
+            of the weights) and ``exact`` is off; ``module`` runs the module itself.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: LoadedModel,
         *,
         stop_token_ids: Iterable[int],
         decode: Callable[[Sequence[int]], str],
@@ -42,13 +46,15 @@ class EmbeddedEngine:
         exact: bool = False,
         prefill_tokens: int = 2048,
         dtype: torch.dtype | None = None,
+        forward: ForwardChoice = "auto",
     ) -> None:
-        self._source = model
-        own = model.head_weight().dtype
-        self._copies = dtype is not None and dtype != own
-        if self._copies:
-            model = replace(model, causal=copy.deepcopy(model.causal).to(dtype), adapter=None)
-        self._runner = ModuleRunner(model, max_rows, exact)
+        self._runner = Runner(
+            _forward(model, dtype, "module" if exact else forward),
+            model.causal.config,
+            model.device,
+            max_rows,
+            exact,
+        )
         self._exact = exact
         self._scheduler = RowScheduler(max_rows)
         self._book = CacheBook()
@@ -95,14 +101,7 @@ class EmbeddedEngine:
             raise RuntimeError(
                 f"weights change only at rest, but {self.num_unfinished} requests are unfinished"
             )
-        if self._copies:
-            with torch.no_grad():
-                for mine, theirs in zip(
-                    self._runner.model.causal.parameters(),
-                    self._source.causal.parameters(),
-                    strict=True,
-                ):
-                    mine.copy_(theirs)
+        self._runner.forward.load()
         self._runner.store.forget(self._book.clear())
         self.version = version
 
@@ -223,6 +222,12 @@ class EmbeddedEngine:
             self._runner.store.freeze(segment.segment_id, row.slot, row.suffix_length)
             chain = (*chain, segment.segment_id)
         self._book.retain(row.request.request_id, chain)
+
+
+def _forward(model: LoadedModel, dtype: torch.dtype | None, choice: ForwardChoice) -> Forward:
+    if choice == "auto" and has_fused_forward(model):
+        return FusedForward(model, dtype or model.head_weight().dtype)
+    return ModuleForward(model, dtype)
 
 
 _STOP_TAIL = 24

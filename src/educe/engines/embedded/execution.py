@@ -1,18 +1,21 @@
-"""Runs the module for prefill and decode, and owns the cached keys and values.
+"""Runs a forward for prefill and decode, and owns the cached keys and values.
 
 Shapes: L layers, K key/value heads, D head width, R rows, T tokens of a prefill, G = H / K.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, Row
 from educe.models.attention import flash_forward, merge
+from educe.models.load import LoadedModel
 
 _GROW = 64
 
@@ -226,17 +229,74 @@ def masked_attention(
     return (weights @ value).to(wide), lse
 
 
-class ModuleRunner:
-    """Computes logits by the module itself (the reference path of every engine)."""
+class Forward(Protocol):
+    """Tokens to hidden states to logits; keeps no cache of its own."""
 
-    def __init__(self, model: Any, max_rows: int, exact: bool) -> None:
-        self.model = model
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the keys and values that ``hidden`` hands to the context."""
+        ...
+
+    def load(self) -> None:
+        """Read the module's weights again."""
+        ...
+
+    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: Any) -> Tensor:
+        """Return states [B, T, W]."""
+        ...
+
+    def logits(self, hidden_NW: Tensor) -> Tensor:
+        """Return logits [N, V]."""
+        ...
+
+
+class ModuleForward:
+    """The module itself: the reference path of every engine.
+
+    With a ``dtype`` of its own it works on a copy, else on the trainer's own tensors.
+    """
+
+    def __init__(self, model: LoadedModel, dtype: torch.dtype | None) -> None:
+        self._source = model
+        self._copies = dtype is not None and dtype != model.head_weight().dtype
+        if self._copies:
+            causal = copy.deepcopy(model.causal).to(dtype)
+            model = replace(model, causal=causal, adapter=None)
+        self._model = model
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._model.head_weight().dtype
+
+    @torch.no_grad()
+    def load(self) -> None:
+        if self._copies:
+            pairs = zip(
+                self._model.causal.parameters(), self._source.causal.parameters(), strict=True
+            )
+            for mine, theirs in pairs:
+                mine.copy_(theirs)
+
+    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: Any) -> Tensor:
+        return self._model.hidden(tokens_BT, positions_BT, context)
+
+    def logits(self, hidden_NW: Tensor) -> Tensor:
+        logits: Tensor = hidden_NW @ self._model.head_weight().T
+        return logits
+
+
+class Runner:
+    """Computes the logits that rows are sampled from, and fills the cache."""
+
+    def __init__(
+        self, forward: Forward, config: Any, device: torch.device, max_rows: int, exact: bool
+    ) -> None:
+        self.forward = forward
         self.exact = exact
-        self.device = model.device
-        weight = model.head_weight()
+        self.device = device
         # exact mode pads decode rows to the count from which a row's bits stop depending on it.
         self.row_multiple = 8 if exact else 1
-        self.store = CacheStore(model.causal.config, max_rows, weight.dtype, self.device)
+        self.store = CacheStore(config, max_rows, forward.dtype, device)
 
     @torch.no_grad()
     def prefill(self, jobs: Sequence[PrefillJob], book: CacheBook) -> tuple[Tensor, list[int]]:
@@ -248,7 +308,7 @@ class ModuleRunner:
             kept.append((job, self.store.new_segment(segment.segment_id, len(job.token_ids))))
         tokens = [t for job in jobs for t in job.token_ids]
         positions = [job.start + i for job in jobs for i in range(len(job.token_ids))]
-        hidden = self.model.hidden(
+        hidden = self.forward.hidden(
             torch.tensor([tokens], device=self.device),
             torch.tensor([positions], device=self.device),
             PrefillContext(self.store, kept),
@@ -262,7 +322,7 @@ class ModuleRunner:
         padding = -len(rows) % self.row_multiple
         tokens = [[row.token_ids[-1]] for row in rows] + [[0]] * padding
         positions = [[row.prefix_length + row.suffix_length] for row in rows] + [[0]] * padding
-        hidden = self.model.hidden(
+        hidden = self.forward.hidden(
             torch.tensor(tokens, device=self.device),
             torch.tensor(positions, device=self.device),
             DecodeContext(self.store, rows, self.exact),
@@ -274,5 +334,4 @@ class ModuleRunner:
             padded = hidden.new_zeros(self.row_multiple, hidden.shape[1])
             padded[: len(hidden)] = hidden
             return self._logits(padded)[: len(hidden)]
-        logits: Tensor = hidden @ self.model.head_weight().T
-        return logits
+        return self.forward.logits(hidden)

@@ -1,0 +1,243 @@
+"""A fused forward compiled from a module's weights: the same function, far fewer operations.
+
+Shapes: N tokens, W model width, F feed-forward width, H query heads, K key/value heads, D head
+width, V vocabulary.
+
+What is joined or folded, all of it exact algebra (rounding aside):
+
+- query, key and value projections are one matrix product;
+- a norm's weight is folded into the columns of the projection that reads it;
+- query and key rows are reordered so that the rotary embedding is one complex product (attention
+  does not change when queries and keys are permuted alike, and only this class fills the cache);
+- on a CPU, matrices are packed once in the layout of the matrix kernel, the SiLU and the gate's
+  product are done by that kernel on its way out;
+- the residual stream stays in fp32 or wider, as under the trainer's autocast.
+
+``tests/engines/test_fused.py`` proves it equal to the module for every supported architecture. The
+private torch operators that it calls are pinned there too; without them it uses plain products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from educe.models.attention import AttentionContext
+from educe.models.load import LoadedModel, merged_state
+
+FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+def has_fused_forward(model: LoadedModel) -> bool:
+    """Return whether this model's layers are of the kind that can be fused."""
+    config = model.causal.config
+    return config.model_type in FUSED and getattr(config, "hidden_act", "silu") == "silu"
+
+
+class _Matrix:
+    """A linear layer x W^T + b with the kernel's own weight layout where there is one."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.bias = bias
+        self._weight = weight
+        self._packed = _packs(weight)
+        if self._packed:
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_ROWS)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._packed:
+            out: Tensor = torch.ops.mkldnn._linear_pointwise(
+                x, self._weight, self.bias, "none", [], ""
+            )
+            return out
+        return functional.linear(x, self._weight, self.bias)
+
+    def silu(self, x: Tensor) -> Tensor:
+        if self._packed:
+            out: Tensor = torch.ops.mkldnn._linear_pointwise(
+                x, self._weight, self.bias, "swish", [], ""
+            )
+            return out
+        return functional.silu(functional.linear(x, self._weight, self.bias), inplace=True)
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        """Return (x W^T + b) * other."""
+        if self._packed:
+            out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+                x, other, self._weight, self.bias, "mul"
+            )
+            return out
+        return functional.linear(x, self._weight, self.bias).mul_(other)
+
+
+_PACK_ROWS = 64
+
+
+def _packs(weight: Tensor) -> bool:
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
+
+
+class _Layer:
+    """One decoder layer's matrices; see the module's text for what is folded into them."""
+
+    def __init__(self, state: Mapping[str, Tensor], prefix: str, shape: _Shape) -> None:
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+
+        def read(name: str) -> Tensor:
+            return state[name].detach().to(shape.wide)
+
+        before, between = (
+            read(prefix + "input_layernorm.weight"),
+            read(prefix + "post_attention_layernorm.weight"),
+        )
+        rows, biases = [], []
+        for name, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
+            weight = read(f"{attention}{name}_proj.weight") * before
+            key = f"{attention}{name}_proj.bias"
+            bias = read(key) if key in state else None
+            if name != "v":
+                weight = _pair(weight, heads)
+                bias = None if bias is None else _pair(bias, heads)
+            rows.append(weight)
+            biases.append(bias)
+        joined = None if biases[0] is None else torch.cat([b for b in biases if b is not None])
+        self.qkv = shape.matrix(torch.cat(rows), joined)
+        self.out = shape.matrix(
+            read(attention + "o_proj.weight"), _optional(state, attention + "o_proj.bias")
+        )
+        self.gate = shape.matrix(read(mlp + "gate_proj.weight") * between)
+        self.up = shape.matrix(read(mlp + "up_proj.weight") * between)
+        self.down = shape.matrix(read(mlp + "down_proj.weight"))
+        self.head_norms: Tensor | None = None
+        if attention + "q_norm.weight" in state:
+            query, key = (_pair(read(f"{attention}{n}_norm.weight"), 1) for n in "qk")
+            self.head_norms = torch.cat(
+                [query.expand(shape.heads, -1), key.expand(shape.kv_heads, -1)]
+            )
+
+
+def _optional(state: Mapping[str, Tensor], name: str) -> Tensor | None:
+    return state[name].detach() if name in state else None
+
+
+def _pair(rows: Tensor, heads: int) -> Tensor:
+    """Put the rows i and i + D/2 of each head, which rotate together, side by side."""
+    split = rows.view(heads, 2, -1, *rows.shape[1:])
+    return split.transpose(1, 2).reshape(rows.shape)
+
+
+class _Shape:
+    """The sizes and types that every layer needs."""
+
+    def __init__(self, config: Any, dtype: torch.dtype) -> None:
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
+        self.head_width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.width: int = config.hidden_size
+        self.epsilon: float = config.rms_norm_eps
+        self.dtype = dtype
+        self.wide = torch.promote_types(dtype, torch.float32)
+        self.scale = self.head_width**-0.5
+
+    def matrix(self, weight: Tensor, bias: Tensor | None = None) -> _Matrix:
+        bias = None if bias is None else bias.to(self.dtype)
+        return _Matrix(weight.to(self.dtype).contiguous(), bias)
+
+
+class FusedForward:
+    """Hidden states and logits from packed copies of the weights.
+
+    ``load`` must be called again after the module's weights changed.
+    """
+
+    def __init__(self, model: LoadedModel, dtype: torch.dtype) -> None:
+        if not has_fused_forward(model):
+            raise ValueError(f"no fused forward for {model.causal.config.model_type}")
+        self._model = model
+        self._shape = _Shape(model.causal.config, dtype)
+        rotary = model.decoder.rotary_emb
+        self._frequencies: Tensor = rotary.inv_freq.float()
+        self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
+        self.load()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._shape.dtype
+
+    @torch.no_grad()
+    def load(self) -> None:
+        """Read the module's weights, adapters merged in, and pack them."""
+        state = merged_state(self._model)
+        shape = self._shape
+        names = dict(state)
+        embedding = names["model.embed_tokens.weight"]
+        head = names.get("lm_head.weight", embedding)
+        norm = names["model.norm.weight"].to(shape.wide)
+        self._embedding = embedding.detach().to(shape.dtype, copy=True)
+        self._head = shape.matrix(head.detach().to(shape.wide) * norm)
+        count = self._model.causal.config.num_hidden_layers
+        self._layers = [_Layer(names, f"model.layers.{i}.", shape) for i in range(count)]
+
+    @torch.no_grad()
+    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: AttentionContext) -> Tensor:
+        """Return the states [B, T, W] that ``logits`` reads (before the last norm)."""
+        shape = self._shape
+        num_rows, length = tokens_BT.shape
+        rotation = self._rotation(positions_BT.reshape(-1))
+        x = self._embedding.index_select(0, tokens_BT.reshape(-1)).to(shape.wide)
+        for number, layer in enumerate(self._layers):
+            query, key, value = self._project(layer, x, rotation, num_rows, length)
+            seen = context.attend(number, query, key, value, shape.scale)
+            x += layer.out(seen.transpose(1, 2).reshape(num_rows * length, -1))
+            normed = self._norm(x)
+            x += layer.down(layer.up.times(normed, layer.gate.silu(normed)))
+        return x.view(num_rows, length, shape.width)
+
+    @torch.no_grad()
+    def logits(self, hidden_NW: Tensor) -> Tensor:
+        """Return logits [N, V] in the compute type."""
+        return self._head(self._norm(hidden_NW))
+
+    def _rotation(self, positions_N: Tensor) -> Tensor:
+        # In fp32 whatever the weights, as the modules of transformers do it.
+        angles = positions_N.float().unsqueeze(1) * self._frequencies
+        rotation = torch.polar(torch.full_like(angles, self._rotary_scale), angles)
+        wide = torch.complex128 if self._shape.wide == torch.float64 else torch.complex64
+        return rotation.to(wide).unsqueeze(1)  # [N, 1, D / 2]
+
+    def _norm(self, x: Tensor) -> Tensor:
+        shape = self._shape
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = scale.square_().mul_(1.0 / shape.width).add_(shape.epsilon).rsqrt_()
+        return (x * scale).to(shape.dtype)
+
+    def _project(
+        self, layer: _Layer, x: Tensor, rotation: Tensor, num_rows: int, length: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries [B, H, T, D], rotated keys and values [B, K, T, D]."""
+        shape = self._shape
+        count = shape.heads + shape.kv_heads
+        joined = layer.qkv(self._norm(x)).view(len(x), -1, shape.head_width)
+        rotating = joined[:, :count].to(shape.wide)
+        if layer.head_norms is not None:
+            mean = rotating.square().mean(-1, keepdim=True)
+            rotating = rotating * (mean + shape.epsilon).rsqrt() * layer.head_norms
+        pairs = torch.view_as_complex(rotating.reshape(len(x), count, -1, 2))
+        turned = torch.view_as_real(pairs * rotation).flatten(2).to(shape.dtype)
+
+        def heads(part: Tensor) -> Tensor:
+            return part.view(num_rows, length, -1, shape.head_width).transpose(1, 2)
+
+        return (
+            heads(turned[:, : shape.heads]),
+            heads(turned[:, shape.heads :]),
+            heads(joined[:, count:]),
+        )
