@@ -229,21 +229,78 @@ def evaluate(
         "identity": None if journal is None else journal.identity,
         "scorer": None if scorer is None else getattr(scorer, "__qualname__", repr(scorer)),
     }
-    book = None if journal is None else EvalJournal(journal.path, settings)
+    result = evaluate_requests(
+        sampler,
+        domains,
+        requests,
+        settings=settings,
+        to_rows=rows_of
+        if scorer is None
+        else lambda g: rows_of(_rescore(g, domains[g.task.domain], scorer)),
+        label=label,
+        journal=None if journal is None else journal.path,
+        progress=progress,
+    )
+    return replace(
+        result, settings={**settings, "tasks_per_domain": tasks_per_domain}, notes=tuple(notes)
+    )
+
+
+class RowCache(Protocol):
+    """Finished rows by what they depend on, shared by evaluations (see ``evaluation.cache``)."""
+
+    def find(self, request: TaskRequest) -> list[EvalRow] | None: ...
+
+    def keep(self, request: TaskRequest, rows: Sequence[EvalRow]) -> None: ...
+
+
+def evaluate_requests(
+    sampler: Sampler | SampleRequests,
+    domains: Mapping[str, Domain],
+    requests: Sequence[TaskRequest],
+    *,
+    settings: Mapping[str, JSON],
+    to_rows: Callable[[Group], list[EvalRow]] = rows_of,
+    label: str = "model",
+    journal: Path | None = None,
+    cache: RowCache | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    cost: Callable[[TaskRequest], float] = lambda _: 1.0,
+) -> EvalResult:
+    """Evaluate requests that were planned elsewhere; each (domain, index) at most once.
+
+    Args:
+        settings: what the rows depend on; kept in the journal and checked when it is opened.
+        to_rows: makes the rows of a finished group.
+        cache: looked into before anything is sampled.
+        cost: what a request takes relative to others, for the time that is left.
+
+    Raises:
+        EduceError: see :func:`evaluate`.
+    """
+    book = None if journal is None else EvalJournal(journal, settings)
     finished = {} if book is None else dict(book.rows)
-    open_requests = [r for r in requests if (r.domain, r.index) not in finished]
     start = time.monotonic()
-    done = resumed = len(requests) - len(open_requests)
-    for group in _run(sampler, open_requests):
-        if scorer is not None:
-            group = _rescore(group, domains[group.task.domain], scorer)
-        rows = rows_of(group)
-        finished[(group.task.domain, group.task.index)] = rows
+    tracker = _Tracker(requests, cost, start, progress)
+    open_requests = []
+    for request in requests:
+        key = (request.domain, request.index)
+        found = finished.get(key) or (None if cache is None else cache.find(request))
+        if found is None:
+            open_requests.append(request)
+            continue
+        if key not in finished and book is not None:
+            book.add(found)
+        finished[key] = found
+    tracker.resume(open_requests)
+    for request, group in _run(sampler, open_requests):
+        rows = to_rows(group)
+        finished[(request.domain, request.index)] = rows
         if book is not None:
             book.add(rows)
-        done += 1
-        if progress is not None:
-            progress(_progress(len(requests), resumed, done, start, group.task.domain))
+        if cache is not None:
+            cache.keep(request, rows)
+        tracker.finished(request)
     wanted = [(r.domain, r.index) for r in requests]
     missing = [key for key in wanted if key not in finished]
     if missing:
@@ -256,13 +313,14 @@ def evaluate(
         rows=tuple(sorted((r for key in wanted for r in finished[key]), key=lambda r: r.key)),
         floors={name: d.spec.floor for name, d in domains.items()},
         kinds={name: d.spec.kind for name, d in domains.items()},
-        settings={**settings, "tasks_per_domain": tasks_per_domain},
-        notes=tuple(notes),
+        settings=dict(settings),
         wall_time_s=time.monotonic() - start,
     )
 
 
-def _run(sampler: Sampler | SampleRequests, requests: list[TaskRequest]) -> Iterator[Group]:
+def _run(
+    sampler: Sampler | SampleRequests, requests: list[TaskRequest]
+) -> Iterator[tuple[TaskRequest, Group]]:
     """Yield one checked group for every request."""
     if not requests:
         return
@@ -279,7 +337,7 @@ def _run(sampler: Sampler | SampleRequests, requests: list[TaskRequest]) -> Iter
                 f"{group.task.task_id}: asked for {request.num_samples} samples, "
                 f"got {len(group.trajectories)}"
             )
-        yield group
+        yield request, group
 
 
 def _rescore(group: Group, domain: Domain, scorer: Scorer) -> Group:
@@ -289,8 +347,34 @@ def _rescore(group: Group, domain: Domain, scorer: Scorer) -> Group:
     return replace(group, trajectories=trajectories)
 
 
-def _progress(total: int, resumed: int, done: int, start: float, domain: str) -> Progress:
-    elapsed = time.monotonic() - start
-    here = done - resumed
-    left = elapsed / here * (total - done) if here > 0 else None
-    return Progress(done, total, resumed, elapsed, left, domain)
+class _Tracker:
+    """Counts finished requests and says how long the rest will take, by their costs."""
+
+    def __init__(
+        self,
+        requests: Sequence[TaskRequest],
+        cost: Callable[[TaskRequest], float],
+        start: float,
+        report: Callable[[Progress], None] | None,
+    ) -> None:
+        self._total, self._cost, self._start, self._report = len(requests), cost, start, report
+        self._num_resumed = self._done = 0
+        self._open_cost = self._done_cost = 0.0
+
+    def resume(self, open_requests: Sequence[TaskRequest]) -> None:
+        """Take note of what is left; the rest was there before."""
+        self._num_resumed = self._done = self._total - len(open_requests)
+        self._open_cost = sum(map(self._cost, open_requests))
+        self._start = time.monotonic()
+
+    def finished(self, request: TaskRequest) -> None:
+        self._done += 1
+        self._done_cost += self._cost(request)
+        if self._report is None:
+            return
+        elapsed = time.monotonic() - self._start
+        rest = max(0.0, self._open_cost - self._done_cost)
+        left = elapsed / self._done_cost * rest if self._done_cost > 0 else None
+        self._report(
+            Progress(self._done, self._total, self._num_resumed, elapsed, left, request.domain)
+        )

@@ -1,0 +1,322 @@
+"""Runs a suite of dimensions on a model: one stream of tasks, then each dimension's numbers.
+
+Everything the dimensions ask for goes through one sampler with bounded concurrency; finished tasks
+lie in a journal and are not asked again after an interruption. A request's id, and with it every
+draw, is a function of the part and the index alone, so neither the order of the dimensions, nor the
+tier, nor the batch size changes what is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from educe.config.settings import DomainSettings
+from educe.core.errors import EduceError
+from educe.core.protocols import Domain, Services
+from educe.core.seeds import derive
+from educe.core.types import JSON, Group, TaskRequest
+from educe.domains.registry import load_domain
+from educe.domains.renamed import RenamedDomain
+from educe.evaluation.dimensions import load_suite_dimensions
+from educe.evaluation.dimensions.protocol import (
+    Dimension,
+    Findings,
+    MeasureContext,
+    Part,
+    PlanContext,
+    Table,
+    TierName,
+)
+from educe.evaluation.measures import MeasureEstimate, estimate_measure
+from educe.evaluation.records import Counts, EvalResult, EvalRow, Outcome, rows_of
+from educe.evaluation.refusals import is_refusal
+from educe.evaluation.runner import Progress, RowCache, evaluate_requests
+from educe.evaluation.saved import save_meaning
+from educe.evaluation.subject import Subject
+from educe.evaluation.summary import HeadlineRule
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePlan:
+    """What is asked of every model that is to be compared.
+
+    Attributes:
+        dimensions: names; empty takes the suite's own.
+        domains: of a recipe, for dimensions that look at what was trained.
+        options: by dimension.
+        seed: root of a plan's own choices (not of the sampling).
+    """
+
+    suite: str = "standard"
+    tier: TierName = "medium"
+    dimensions: tuple[str, ...] = ()
+    domains: Mapping[str, DomainSettings] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    seed: int = 0
+    level: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionResult:
+    """One dimension of one model: its rows, what was read from them, and whether it may head."""
+
+    name: str
+    title: str
+    question: str
+    findings: Findings
+    measures: tuple[MeasureEstimate, ...]
+    counts: Counts
+    mean_tokens: float
+    withheld: str
+
+    @property
+    def headline(self) -> MeasureEstimate | None:
+        """The measure that stands for the dimension, None where it is withheld."""
+        if self.withheld:
+            return None
+        return next((m for m in self.measures if m.is_headline), None)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return self.findings.tables
+
+    def to_json(self) -> dict[str, JSON]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "question": self.question,
+            "measures": [m.to_json() for m in self.measures],
+            "counts": self.counts.to_json(),
+            "mean_tokens": self.mean_tokens,
+            "headline_withheld": self.withheld,
+            "tables": [t.to_json() for t in self.findings.tables],
+            "notes": list(self.findings.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """A suite on one model: all rows (``DIMENSION/PART`` as domain) and the dimensions."""
+
+    rows: EvalResult
+    dimensions: tuple[DimensionResult, ...]
+
+    @property
+    def label(self) -> str:
+        return self.rows.label
+
+    def to_json(self) -> dict[str, JSON]:
+        return {"label": self.label, "dimensions": [d.to_json() for d in self.dimensions]}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A part with the name of its rows' domain, the domain itself and its requests."""
+
+    name: str
+    part: Part
+    settings: DomainSettings
+    domain: Domain
+    requests: tuple[TaskRequest, ...]
+
+
+def run_suite(
+    subject: Subject,
+    plan: SuitePlan,
+    *,
+    out: Path | None = None,
+    name: str = "after",
+    cache: RowCache | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+    services: Services | None = None,
+) -> SuiteResult:
+    """Ask a model everything that the plan's dimensions want to know.
+
+    With ``out``, finished tasks lie in OUT/NAME.jsonl and resume; OUT/NAME.json beside it says that
+    the suite is complete.
+
+    Raises:
+        EduceError: unknown suite or dimension, a part without tasks, a package that cannot be had,
+            or a journal of another plan or model.
+    """
+    dimensions = load_suite_dimensions(plan.suite, plan.dimensions)
+    asked: list[Asked] = []
+    notes: list[str] = []
+    for dimension in dimensions:
+        parts = dimension.plan(_context(subject, plan, dimension, announce))
+        asked += [_ask(dimension.name, part, notes) for part in parts]
+    names = [a.name for a in asked]
+    if len(set(names)) != len(names):
+        twice = sorted({n for n in names if names.count(n) > 1})
+        raise EduceError(f"two parts of a suite have the same name: {', '.join(twice)}")
+    settings = _settings(subject, plan, asked)
+    domains = {a.name: a.domain for a in asked}
+    journal = None if out is None else out / f"{name}.jsonl"
+    with subject.open({a.name: a.settings for a in asked}, domains) as sampler:
+        rows = evaluate_requests(
+            sampler,
+            domains,
+            [request for a in asked for request in a.requests],
+            settings=settings,
+            to_rows=suite_rows,
+            label=subject.label,
+            journal=journal,
+            cache=cache,
+            progress=progress,
+            cost=_cost,
+        )
+    rows = replace(rows, notes=tuple(notes))
+    if journal is not None:
+        save_meaning(rows, journal)
+    return read_suite(rows, dimensions, level=plan.level, services=services)
+
+
+def read_suite(
+    rows: EvalResult,
+    dimensions: Sequence[Dimension] = (),
+    *,
+    level: float = 0.95,
+    rule: HeadlineRule | None = None,
+    services: Services | None = None,
+) -> SuiteResult:
+    """Return the dimensions' numbers of finished rows (see ``saved.load_saved``).
+
+    ``dimensions`` defaults to those that the rows were asked for.
+    """
+    known = list(dimensions) or load_suite_dimensions(
+        rows.settings.get("suite", "standard"), rows.settings.get("dimensions", ())
+    )
+    context = MeasureContext(level, services or Services())
+    rule = rule or HeadlineRule()
+    return SuiteResult(rows, tuple(_read(d, rows, context, rule) for d in known))
+
+
+def _read(
+    dimension: Dimension, rows: EvalResult, context: MeasureContext, rule: HeadlineRule
+) -> DimensionResult:
+    own = replace(rows, rows=tuple(rows_of_dimension(rows.rows, dimension.name)))
+    findings = dimension.measure(own, context)
+    counts = own.counts()
+    withheld = findings.withheld or rule.withholds(counts)
+    if counts.total == 0:
+        withheld = withheld or "nothing was asked"
+    return DimensionResult(
+        dimension.name,
+        dimension.title,
+        dimension.question,
+        findings,
+        tuple(estimate_measure(m, level=context.level) for m in findings.measures),
+        counts,
+        sum(r.num_tokens for r in own.rows) / max(1, len(own.rows)),
+        withheld,
+    )
+
+
+def rows_of_dimension(rows: Iterable[EvalRow], name: str) -> list[EvalRow]:
+    """Return the rows of one dimension."""
+    return [r for r in rows if r.domain.partition("/")[0] == name]
+
+
+def suite_rows(group: Group) -> list[EvalRow]:
+    """Return a finished group's rows, with refusals told apart from wrong answers.
+
+    A wrapper that rewords a task leaves the original's content hash in its metadata, so that the
+    same task under two wordings stays one item.
+    """
+    base = group.task.metadata.get("base_hash")
+    rows = rows_of(group)
+    if base:
+        rows = [replace(r, content_hash=str(base)) for r in rows]
+    return [_refused(r) for r in rows]
+
+
+def _refused(row: EvalRow) -> EvalRow:
+    if row.outcome not in (Outcome.WRONG, Outcome.UNPARSEABLE) or row.value:
+        return row
+    last = next((m.content for m in reversed(row.completion) if m.role == "assistant"), "")
+    return replace(row, outcome=Outcome.REFUSED) if is_refusal(last) else row
+
+
+def _context(
+    subject: Subject, plan: SuitePlan, dimension: Dimension, announce: Callable[[str], None]
+) -> PlanContext:
+    return PlanContext(
+        tier=plan.tier,
+        seed=plan.seed,
+        context_length=subject.context_length,
+        count_tokens=subject.count_tokens,
+        domains=plan.domains,
+        options=plan.options.get(dimension.name, {}),
+        announce=announce,
+    )
+
+
+def _ask(dimension: str, part: Part, notes: list[str]) -> Asked:
+    name = f"{dimension}/{part.name}"
+    settings = _worker_settings(part)
+    domain = part.domain or load_domain(name, settings)
+    if domain.spec.name != name:
+        domain = RenamedDomain(domain, name)
+    size = domain.size(part.split)
+    count = part.num_tasks if size is None else min(size, part.num_tasks)
+    if count < 1:
+        raise EduceError(f"{name} has no {part.split} tasks; leave it out of the plan")
+    if count < part.num_tasks:
+        notes.append(f"{name}: only {size} tasks exist, {part.num_tasks} were asked")
+    requests = tuple(
+        TaskRequest(
+            # Any stable number: the draws follow from it, and journals and caches from the draws.
+            request_id=derive("suite", name, str(part.split), index) >> 1,
+            domain=name,
+            split=part.split,
+            index=index,
+            num_samples=part.samples,
+            temperature=part.temperature,
+            max_completion_tokens=part.max_completion_tokens or domain.spec.max_completion_tokens,
+            max_turns=part.max_turns or domain.spec.max_turns,
+        )
+        for index in range(count)
+    )
+    return Asked(name, part, settings, domain, requests)
+
+
+def _worker_settings(part: Part) -> DomainSettings:
+    """Return settings that load the part's domain under any name.
+
+    A registered domain goes through a function, because its rows carry another name.
+    """
+    if not part.source:
+        return part.settings
+    options = {"name": part.source, "options": dict(part.settings.options)}
+    return DomainSettings(function="educe.evaluation.suite:registered_domain", options=options)
+
+
+def registered_domain(name: str, options: Mapping[str, JSON]) -> Domain:
+    """Return a registered domain; what scoring workers load a part by."""
+    return load_domain(name, DomainSettings(options=dict(options)))
+
+
+def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict[str, JSON]:
+    return {
+        "suite": plan.suite,
+        "tier": plan.tier,
+        "dimensions": list(dict.fromkeys(a.name.partition("/")[0] for a in asked)),
+        "identity": subject.identity,
+        "split": {a.name: str(a.part.split) for a in asked},
+        "samples": {a.name: a.part.samples for a in asked},
+        "temperature": {a.name: a.part.temperature for a in asked},
+        "limits": {
+            a.name: [a.requests[0].max_completion_tokens, a.requests[0].max_turns] for a in asked
+        },
+        "domains": {a.name: a.settings.model_dump(mode="json") for a in asked},
+        "parts": {a.name: dict(a.part.facts) for a in asked},
+        "tasks_per_domain": max(a.part.num_tasks for a in asked),
+    }
+
+
+def _cost(request: TaskRequest) -> float:
+    """Tokens that a request may take: what time goes with."""
+    return float(request.num_samples * request.max_completion_tokens * request.max_turns)
