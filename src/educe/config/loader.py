@@ -36,7 +36,10 @@ from educe.config.settings import Recipe
 from educe.core.errors import Origin, RecipeError, did_you_mean
 
 _SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
-_PATH_KEYS = re.compile(r"domains\..+\.path|model\.chat_template|model\.name")
+_PATH_KEYS = re.compile(
+    r"(domains|sft\.data|preference\.data)\..+\.(path|eval_path)"
+    r"|model\.chat_template|model\.name|distillation\.teacher"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from educe.core.stages import stage_names
+
+StageKind = Literal["sft", "preference", "rejection", "distillation", "rl", "eval"]
+
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
@@ -79,16 +83,158 @@ class DomainSettings(Section):
     )
 
 
+class DataSettings(Section):
+    """[sft.data.NAME], [preference.data.NAME]: rows that train without being a domain."""
+
+    path: str = Field("", description="JSONL file or dataset folder; or a run folder (preference).")
+    weight: float | None = Field(
+        None, ge=0, description="Share of examples; unset: data sets without one are concatenated."
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="Columns of another name, e.g. prompt = 'question'."
+    )
+    template: Literal["chat", "none"] = Field(
+        "chat", description="Text prompts: as a user's message, or joined as they are (as TRL)."
+    )
+    split: str = Field("", description="Split of a saved DatasetDict; train by default.")
+    eval_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Share of rows held out for evaluation during training."
+    )
+    eval_path: str = Field("", description="Rows of their own for evaluation during training.")
+    streaming: bool = Field(
+        False, description="Read in file order without an index; needs sft.steps."
+    )
+    shuffle_buffer: int = Field(1000, gt=0, description="Rows that a stream is shuffled over.")
+
+
+class WatchSettings(Section):
+    """[sft.watch], [preference.watch]: evaluation during training on held-out examples."""
+
+    every: int = Field(0, ge=0, description="Steps between evaluations; 0 is none.")
+    examples: int = Field(64, gt=0, description="Held-out examples of each source.")
+    patience: int = Field(
+        0, ge=0, description="Evaluations without a better loss before the stage ends; 0 is never."
+    )
+    min_improvement: float = Field(0.0, ge=0, description="What counts as a better loss.")
+    keep_best: bool = Field(
+        True, description="End the stage with the weights of its best evaluation."
+    )
+
+
 class SupervisedSettings(Section):
     """[sft]"""
 
     steps: int = Field(0, ge=0, description="Optimizer steps; 0 follows epochs or the budget.")
-    epochs: float = Field(1.0, gt=0, description="Passes over num_tasks demonstrations.")
-    num_tasks: int = Field(512, gt=0, description="Demonstrations drawn over all domains.")
-    batch_size: int = Field(16, gt=0, description="Demonstrations an optimizer step.")
+    epochs: float = Field(1.0, gt=0, description="Passes over num_tasks examples.")
+    num_tasks: int = Field(
+        512,
+        ge=0,
+        description="Examples of an epoch, over all sources; 0: the rows of the data sets "
+        "once, or 512 demonstrations without any.",
+    )
+    batch_size: int = Field(16, gt=0, description="Examples an optimizer step.")
     learning_rate: float = Field(3e-5, gt=0, description="Peak learning rate.")
     minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
-    replicas: int = Field(1, gt=0, description="Times each demonstration may be revisited.")
+    data: dict[str, DataSettings] = Field(
+        default_factory=dict, description="Data sets beside the domains' gold answers."
+    )
+    demonstrations: bool = Field(True, description="Train on the domains' gold answers.")
+    loss_on: Literal["assistant", "last", "all"] = Field(
+        "assistant", description="Trained tokens: all assistant turns, the last one, or all text."
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="Share of the target spread over the whole vocabulary."
+    )
+    neftune_alpha: float = Field(0.0, ge=0, description="Noise on embeddings (NEFTune); 0 is off.")
+    too_long: Literal["skip", "cut"] = Field(
+        "skip", description="Examples longer than the context: left out and counted, or cut."
+    )
+    watch: WatchSettings = Field(default_factory=lambda: WatchSettings())
+
+
+class MiningSettings(Section):
+    """[preference.mine]: pairs from the domains' own scored samples, drawn as the stage begins."""
+
+    prompts: int = Field(0, ge=0, description="Prompts to sample; 0 mines nothing.")
+    group_size: int = Field(8, gt=1, description="Completions a prompt.")
+    min_gap: float = Field(
+        0.5, gt=0, description="Least difference of the two scores that makes a pair."
+    )
+    pairs: int = Field(1, gt=0, description="Pairs a prompt at most.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature.")
+    max_completion_tokens: int = Field(
+        0, ge=0, description="Tokens a turn; 0 takes each domain's own need."
+    )
+
+
+class PreferenceSettings(Section):
+    """[preference] Empty values take the loss's published default."""
+
+    loss: str = Field("dpo", description="dpo, ipo, kto, orpo or simpo.")
+    beta: float | None = Field(None, gt=0, description="Strength of the pull to the reference.")
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=0.5, description="Share of flipped labels supposed (DPO)."
+    )
+    margin: float | None = Field(None, ge=0, description="Target margin (SimPO).")
+    odds_weight: float | None = Field(None, gt=0, description="Weight of the odds ratio (ORPO).")
+    desirable_weight: float = Field(1.0, ge=0, description="Weight of wanted examples (KTO).")
+    undesirable_weight: float = Field(1.0, ge=0, description="Weight of unwanted ones (KTO).")
+    sft_weight: float = Field(
+        0.0, ge=0, description="Adds this times -log p a token of what is preferred."
+    )
+    steps: int = Field(0, ge=0, description="Optimizer steps; 0 follows epochs or the budget.")
+    epochs: float = Field(1.0, gt=0, description="Passes over the examples.")
+    batch_size: int = Field(16, gt=0, description="Pairs (KTO: examples) an optimizer step.")
+    learning_rate: float = Field(5e-7, gt=0, description="Peak learning rate.")
+    minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
+    reference: Literal["auto", "precomputed", "copy", "adapter_off"] = Field(
+        "auto",
+        description="The model at the stage's start: its values computed before the first step, a "
+        "frozen copy, or the base under the adapter. auto: the last where it is the same model, "
+        "else the first.",
+    )
+    data: dict[str, DataSettings] = Field(default_factory=dict, description="Preference data sets.")
+    mine: MiningSettings = Field(default_factory=lambda: MiningSettings())
+    too_long: Literal["skip", "cut"] = Field(
+        "skip", description="Examples longer than the context: left out and counted, or cut."
+    )
+    watch: WatchSettings = Field(default_factory=lambda: WatchSettings())
+
+
+class DistillationSettings(Section):
+    """[distillation] Learn from a teacher's probabilities of what the policy itself samples."""
+
+    teacher: str = Field("", description="Model folder or known name; must share the tokenizer.")
+    steps: int = Field(100, ge=0, description="Sampled batches, one optimizer step each.")
+    prompts: int = Field(8, gt=0, description="Prompts a batch.")
+    group_size: int = Field(1, gt=0, description="Completions a prompt.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    temperature: float = Field(
+        1.0, gt=0, description="Of sampling, and of both distributions that are compared."
+    )
+    max_completion_tokens: int = Field(
+        0, ge=0, description="Tokens a turn; 0 takes each domain's own need."
+    )
+    coefficient: float = Field(1.0, gt=0, description="Weight of the reverse KL a token.")
+    limit: float = Field(20.0, gt=0, description="Largest log-ratio to the teacher that counts.")
+    minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
+
+
+class RejectionSettings(Section):
+    """[rejection] Best of N: sample, keep the best, imitate what was kept."""
+
+    prompts: int = Field(256, gt=0, description="Prompts to sample.")
+    group_size: int = Field(8, gt=0, description="Completions a prompt.")
+    keep: int = Field(1, gt=0, description="Completions kept of a prompt, the best first.")
+    min_score: float = Field(0.5, description="Least score that is kept.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature.")
+    max_completion_tokens: int = Field(
+        0, ge=0, description="Tokens a turn; 0 takes each domain's own need."
+    )
+    epochs: float = Field(1.0, gt=0, description="Passes over what was kept.")
+    batch_size: int = Field(16, gt=0, description="Kept completions an optimizer step.")
+    learning_rate: float = Field(3e-5, gt=0, description="Peak learning rate.")
+    minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
 
 
 class ReinforceSettings(Section):
@@ -200,6 +346,77 @@ class CheckpointSettings(Section):
     best_metric: str = Field("reward", description="Metric whose highest value marks the best.")
 
 
+class GuardSettings(Section):
+    """[guards] What watches training, and what happens when it goes wrong. 0 switches a limit off."""
+
+    action: Literal["rollback", "alarm", "off"] = Field(
+        "rollback",
+        description="rollback: go back to the last good checkpoint and lower the learning rate; "
+        "alarm: only say so; off: look at nothing but non-finite gradients.",
+    )
+    window: int = Field(5, ge=2, description="Steps that are averaged before a judgement.")
+    grad_norm: float = Field(0.0, ge=0, description="A step with a larger gradient is skipped.")
+    update_norm: float = Field(
+        0.0, ge=0, description="A step that moves the weights further is scaled down to this."
+    )
+    max_skipped: int = Field(3, ge=0, description="Skipped steps in a row before going back.")
+    update_kl: float = Field(
+        1.0, ge=0, description="KL of one step (k3, nats a token) that is a break, not a step."
+    )
+    advantage: float = Field(
+        20.0,
+        ge=0,
+        description="Largest advantage of a sample; more says that rewards are unscaled.",
+    )
+    entropy_fraction: float = Field(
+        0.1, ge=0, lt=1, description="Part of the first entropy below which a policy has collapsed, "
+        "unless its reward rose."
+    )  # fmt: skip
+    drop: float = Field(
+        0.5, ge=0, description="Part of its best level by which the reward may fall (sft: by which "
+        "the loss may rise), beyond the noise."
+    )  # fmt: skip
+    oscillation: float = Field(
+        0.2, ge=0, description="Swing, relative to the mean, of a reward or entropy that goes up and "
+        "down from step to step."
+    )  # fmt: skip
+    screen_every: int = Field(
+        0, ge=0, description="Steps between looks at screen tasks, which catch a reward that pays for "
+        "the wrong thing; 0 looks never."
+    )  # fmt: skip
+    screen_tasks: int = Field(8, gt=0, description="Screen tasks a domain and look.")
+    screen_drop: float = Field(
+        0.1, gt=0, description="Fall of the mean screen score below its best that is too much."
+    )
+    anchor_every: int = Field(
+        20, gt=0, description="Steps between checkpoints that may become the last good one."
+    )
+    back_off: float = Field(
+        0.3, gt=0, le=1, description="The learning rate is multiplied by this after each trip."
+    )
+    max_rollbacks: int = Field(
+        3,
+        ge=0,
+        description="Times to go back in a stage; the next one ends it at the last good one.",
+    )
+
+
+class SandboxSettings(Section):
+    minimum: Literal["plain", "confined", "namespaces", "cgroups"] = Field(
+        "namespaces",
+        description="Least isolation of model-written code; a host that enforces less refuses to "
+        "run. Naming less than namespaces accepts it: that keeps accidents in, not attackers.",
+    )
+    in_process_tests: bool = Field(
+        False,
+        description="Train on domains whose tests share a process with the model's code, where a "
+        "program that knows the tests can forge a pass.",
+    )
+    num_parallel: int = Field(
+        0, ge=0, description="Programs that run at once, over all reward workers; 0 is one a core."
+    )
+
+
 class GoalSettings(Section):
     targets: dict[str, float] = Field(default_factory=dict, description="Domain: score to reach.")
     guardrails: dict[str, float] = Field(
@@ -213,7 +430,7 @@ class GoalSettings(Section):
 class Recipe(Section):
     """A whole recipe. Sections not given take their defaults."""
 
-    stages: tuple[Literal["sft", "rl", "eval"], ...] = Field(
+    stages: tuple[StageKind, ...] = Field(
         ("sft", "rl", "eval"), description="What happens, in this order."
     )
     run: RunSettings = Field(default_factory=lambda: RunSettings())
@@ -222,10 +439,20 @@ class Recipe(Section):
         default_factory=dict, description="Domain name or glob: its settings."
     )
     sft: SupervisedSettings = Field(default_factory=lambda: SupervisedSettings())
+    preference: PreferenceSettings = Field(default_factory=lambda: PreferenceSettings())
+    rejection: RejectionSettings = Field(default_factory=lambda: RejectionSettings())
+    distillation: DistillationSettings = Field(default_factory=lambda: DistillationSettings())
     rl: ReinforceSettings = Field(default_factory=lambda: ReinforceSettings())
     eval: EvalSettings = Field(default_factory=lambda: EvalSettings())
     algorithm: AlgorithmSettings = Field(default_factory=lambda: AlgorithmSettings())
     optimizer: OptimizerSettings = Field(default_factory=lambda: OptimizerSettings())
     engine: EngineSettings = Field(default_factory=lambda: EngineSettings())
     checkpoint: CheckpointSettings = Field(default_factory=lambda: CheckpointSettings())
+    sandbox: SandboxSettings = Field(default_factory=lambda: SandboxSettings())
     goal: GoalSettings = Field(default_factory=lambda: GoalSettings())
+    guards: GuardSettings = Field(default_factory=lambda: GuardSettings())
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The stages by name: a repeated one has a number, e.g. ``sft-2``."""
+        return stage_names(self.stages)
