@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from educe.core.types import JSON, Message, Reply, Score, Split, StopReason, Task
 
@@ -24,6 +24,8 @@ class DomainSpec:
         max_turns: 1 for single-turn domains.
         max_completion_tokens: what a right answer needs at most (a default for recipes).
         executes_code: whether scoring runs model-written code.
+        integrity: ``outside`` when no answer or test is in the process of the model's code;
+            ``in_process`` (its own test suites) trains only where a recipe opts in.
         has_gold: whether ``demonstration`` works (needed by SFT).
         num_tasks: distinct training tasks, None when unbounded.
         tags: free words for search.
@@ -41,6 +43,7 @@ class DomainSpec:
     has_gold: bool = True
     num_tasks: int | None = None
     tags: tuple[str, ...] = ()
+    integrity: Literal["outside", "in_process"] = "outside"
 
 
 @dataclass(frozen=True, slots=True)
