@@ -347,7 +347,7 @@ class CheckpointSettings(Section):
 
 
 class GuardSettings(Section):
-    """[guards] What watches training, and what happens when it goes wrong. 0 switches a limit off."""
+    """[guards] What watches training, and what follows. 0 switches a limit off."""
 
     action: Literal["rollback", "alarm", "off"] = Field(
         "rollback",
@@ -369,21 +369,30 @@ class GuardSettings(Section):
         description="Largest advantage of a sample; more says that rewards are unscaled.",
     )
     entropy_fraction: float = Field(
-        0.1, ge=0, lt=1, description="Part of the first entropy below which a policy has collapsed, "
-        "unless its reward rose."
-    )  # fmt: skip
+        0.1,
+        ge=0,
+        lt=1,
+        description="Part of the first entropy below which a policy has collapsed, unless its "
+        "reward rose.",
+    )
     drop: float = Field(
-        0.5, ge=0, description="Part of its best level by which the reward may fall (sft: by which "
-        "the loss may rise), beyond the noise."
-    )  # fmt: skip
+        0.5,
+        ge=0,
+        description="Part of its best level by which the reward may fall (sft: the loss may rise), "
+        "beyond its noise.",
+    )
     oscillation: float = Field(
-        0.2, ge=0, description="Swing, relative to the mean, of a reward or entropy that goes up and "
-        "down from step to step."
-    )  # fmt: skip
+        0.2,
+        ge=0,
+        description="Swing, relative to the mean, of a reward or entropy that goes up and down from "
+        "step to step.",
+    )
     screen_every: int = Field(
-        0, ge=0, description="Steps between looks at screen tasks, which catch a reward that pays for "
-        "the wrong thing; 0 looks never."
-    )  # fmt: skip
+        0,
+        ge=0,
+        description="Steps of rl between looks at screen tasks, which catch a reward that pays for "
+        "the wrong thing; 0 looks never.",
+    )
     screen_tasks: int = Field(8, gt=0, description="Screen tasks a domain and look.")
     screen_drop: float = Field(
         0.1, gt=0, description="Fall of the mean screen score below its best that is too much."
