@@ -384,8 +384,7 @@ class GuardSettings(Section):
     oscillation: float = Field(
         0.2,
         ge=0,
-        description="Swing, relative to the mean, of a reward or entropy that goes up and down from "
-        "step to step.",
+        description="Swing, relative to the mean, of a reward or entropy that turns at each step.",
     )
     screen_every: int = Field(
         0,

@@ -1,4 +1,4 @@
-"""Limits of one optimizer step: a gradient too large is skipped, an update too large scaled down."""
+"""Limits of one optimizer step: too large a gradient is skipped, too large an update cut."""
 
 from __future__ import annotations
 
