@@ -6,7 +6,7 @@ Knows no algorithm, domain or reward by name: losses come by id, everything else
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,10 +66,21 @@ class StepResult:
     skipped: str = ""
 
 
+Forward = Callable[[LoadedModel, Pack, torch.dtype | None], TokenLogprobs]
+
+
 def forward_pack(
     model: LoadedModel, pack: Pack, compute_dtype: torch.dtype | None = None
 ) -> TokenLogprobs:
     """Return log-probabilities and entropies of a pack's trained tokens, with gradients."""
+    rows, temperature, targets = trained_rows(model, pack, compute_dtype)
+    return token_logprobs(rows, model.head_weight(), targets, temperature)
+
+
+def trained_rows(
+    model: LoadedModel, pack: Pack, compute_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (hidden rows [N, D] that predict the trained tokens, temperatures N, targets N)."""
     device = model.device
     weight = model.head_weight()
     dtype = compute_dtype or weight.dtype
@@ -82,8 +93,7 @@ def forward_pack(
     rows = hidden[torch.as_tensor(pack.source_N, device=device)].to(dtype)
     wide = torch.promote_types(dtype, torch.float32)
     temperature = torch.as_tensor(pack.streams["temperature"], dtype=wide, device=device)
-    targets = torch.as_tensor(pack.target_N, device=device)
-    return token_logprobs(rows, weight, targets, temperature)
+    return rows, temperature, torch.as_tensor(pack.target_N, device=device)
 
 
 def pack_loss(
@@ -151,12 +161,16 @@ def accumulate_gradients(
     state: TrainerState,
     samples: Sequence[TrainingSample],
     losses: Mapping[str, LossFunction],
+    forward: Forward = forward_pack,
 ) -> Tally:
-    """Add the samples' gradients into ``.grad``, pack by pack, and sum them over ranks."""
+    """Add the samples' gradients into ``.grad``, pack by pack, and sum them over ranks.
+
+    ``forward`` replaces the model's plain forward (noise, smoothing).
+    """
     tally = Tally()
     mine = rank_slice(samples, state.collectives.rank, state.collectives.world_size)
     for pack in pack_samples(mine, state.settings.micro_batch_tokens):
-        outputs = forward_pack(state.model, pack, state.compute_dtype)
+        outputs = forward(state.model, pack, state.compute_dtype)
         total, loss, streams = pack_loss(outputs, pack, losses)
         total.backward()  # type: ignore[no-untyped-call]
         _measure(tally, pack, outputs, loss, streams)
@@ -174,11 +188,12 @@ def optimizer_step(
     samples: Sequence[TrainingSample],
     losses: Mapping[str, LossFunction],
     learning_rate: float,
+    forward: Forward = forward_pack,
 ) -> StepResult:
     """Take one step on the samples. A non-finite gradient changes nothing and says so."""
     begin = time.perf_counter()
     state.optimizer.zero_grad(set_to_none=True)
-    tally = accumulate_gradients(state, samples, losses)
+    tally = accumulate_gradients(state, samples, losses, forward)
     parameters = [p for _, p in state.model.trainable()]
     limit = state.settings.max_grad_norm or float("inf")
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
