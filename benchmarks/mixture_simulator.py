@@ -1,0 +1,342 @@
+"""Runs the very controllers of ``educe.scheduling`` on simulated learners, many worlds at once.
+
+    python benchmarks/mixture_simulator.py [--split test] [--worlds 240] [--out FILE]
+
+Arms, at equal tokens and at equal cost, over the same worlds: uniform shares, shares by data size,
+the best of many static tables (searched *in* each test world, knowing its true final score: more
+than anyone can have), and each adaptive strategy with its default settings. For every arm: the gain
+of the mean true score, the worst tenth of the domains, and the share of domains that ended five
+points below their start; differences with 95 % bootstrap intervals over worlds.
+
+The worlds are those of ``mixture_worlds``. Shapes: W worlds, D domains, F families, B prompts a
+batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from mixture_worlds import GROUP_SIZE, Worlds, draw_worlds
+
+from educe.core.seeds import numpy_random
+from educe.scheduling.controller import ControlSettings, ShareController
+from educe.scheduling.evidence import BatchCounts, Evidence
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MAX_STRETCH = 4  # a run is cut after this many times the steps of the uniform one
+FORGOTTEN = 0.05
+
+
+class Learner:
+    """W learners in their worlds; ``step`` samples a batch, tells what was seen, and learns."""
+
+    def __init__(self, worlds: Worlds, seed: int) -> None:
+        self.worlds = worlds
+        self.rng = numpy_random("mixture learner", seed)
+        self.skill = worlds.start.copy()  # what counts
+        self.proxy = worlds.start.copy()  # what the training reward sees
+        self.num_steps = 0
+        shape = worlds.start.shape
+        self._rows = np.arange(shape[0])[:, np.newaxis]
+        self._slots = self._rows * worlds.leak.shape[1] + worlds.family
+        # Mean of a logistic over normal difficulties, by the usual probit-like approximation.
+        self._flat = 1.0 / np.sqrt(1.0 + np.pi * worlds.task_spread**2 / 8.0)
+
+    def scores(self) -> Floats:
+        """Return the true chance-corrected scores (W, D); padding is nan."""
+        worlds = self.worlds
+        found = worlds.ceiling * _logistic(self.skill * self._flat)
+        return np.where(worlds.is_real, found, np.nan)
+
+    def step(self, chosen: Ints) -> tuple[BatchCounts, Floats, Floats]:
+        """Sample one group for each chosen domain (W, B), then learn from them.
+
+        Returns:
+            counts (without costs), tokens (W, D) and seconds (W, D) spent.
+        """
+        worlds, rows = self.worlds, self._rows
+        difficulty = self.rng.normal(size=chosen.shape) * worlds.task_spread[rows, chosen]
+        earned = worlds.ceiling[rows, chosen] * _logistic(self.proxy[rows, chosen] - difficulty)
+        floor, flips = worlds.floor[rows, chosen], worlds.flips[rows, chosen]
+        success = (1.0 - flips) * (floor + (1.0 - floor) * earned) + 0.5 * flips
+        right = self.rng.binomial(GROUP_SIZE, success) / GROUP_SIZE
+        spread = 2.0 * np.sqrt(right * (1.0 - right))
+        # Of the successes, only those that were earned teach the skill.
+        lesson = spread * (1.0 - flips) * earned / np.maximum(success, 1e-9)
+        counts = self._counts(chosen, right, spread, floor)
+        length = self.rng.gamma(8.0, 1.0 / 8.0, chosen.shape) * GROUP_SIZE
+        tokens = self._sum(chosen, length * worlds.tokens[rows, chosen])
+        seconds = self._sum(chosen, length * worlds.cost[rows, chosen])
+        self._learn(self._sum(chosen, lesson * worlds.speed[rows, chosen]), spread.mean(axis=1))
+        return counts, tokens, seconds
+
+    def _counts(self, chosen: Ints, right: Floats, spread: Floats, floor: Floats) -> BatchCounts:
+        groups = self._sum(chosen, np.ones(chosen.shape))
+        best = np.where(right > 0, 1.0, 0.0)
+        return BatchCounts(
+            groups=groups,
+            scored_groups=groups,
+            scored=groups * GROUP_SIZE,
+            score_sum=self._sum(chosen, GROUP_SIZE * (right - floor) / (1.0 - floor)),
+            spread_sum=self._sum(chosen, spread),
+            regret_sum=self._sum(chosen, (best - right) / (1.0 - floor)),
+            cost_sum=np.zeros(groups.shape),
+        )
+
+    def _learn(self, own: Floats, mean_spread: Floats) -> None:
+        worlds = self.worlds
+        pace = ((mean_spread + 0.05) / 0.5) ** -worlds.normalise
+        own = own * pace[:, np.newaxis]
+        taught = worlds.truth * own
+        num_families = worlds.leak.shape[1]
+        by_family = np.bincount(
+            self._slots.ravel(), taught.ravel(), num_families * len(own)
+        ).reshape(len(own), num_families)
+        leaked = np.einsum("wfg,wg->wf", worlds.leak, by_family)[self._rows, worlds.family]
+        noise = self.rng.normal(size=own.shape) * worlds.jitter[:, np.newaxis]
+        faded = np.where(own > 0, 0.0, worlds.decay)
+        progress = self.num_steps * worlds.batch / worlds.prompts
+        after = (self.num_steps + 1) * worlds.batch / worlds.prompts
+        is_now = (worlds.shift_at >= progress[:, np.newaxis]) & (
+            worlds.shift_at < after[:, np.newaxis]
+        )
+        common = leaked + noise - faded + np.where(is_now, worlds.shift, 0.0)
+        self.skill += taught + common
+        self.proxy += own + common
+        self.num_steps += 1
+
+    def _sum(self, chosen: Ints, values: Floats) -> Floats:
+        shape = self.worlds.start.shape
+        flat = (self._rows * shape[1] + chosen).ravel()
+        return np.bincount(flat, values.ravel(), shape[0] * shape[1]).reshape(shape)
+
+
+def _logistic(x: Floats) -> Floats:
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -40.0, 40.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to choose shares. ``weights`` (W, D) replace equal ones."""
+
+    settings: ControlSettings
+    weights: Floats | None = None
+    unit: str = "tokens"
+    half_life: float = 32.0
+    pooling: float = 4.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Per world (W,): gain of the mean score, worst tenth, share forgotten; at one budget."""
+
+    gain: Floats
+    worst: Floats
+    forgotten: Floats
+
+    @staticmethod
+    def of(start: Floats, end: Floats) -> Outcome:
+        worst = np.empty(len(end))
+        for row, scores in enumerate(end):
+            real = np.sort(scores[~np.isnan(scores)])
+            worst[row] = real[: max(1, len(real) // 10)].mean()
+        return Outcome(
+            gain=np.nanmean(end - start, axis=1),
+            worst=worst,
+            forgotten=np.nansum(end < start - FORGOTTEN, axis=1) / np.sum(~np.isnan(end), axis=1),
+        )
+
+
+def run_arm(worlds: Worlds, arm: Arm, seed: int = 0) -> dict[str, Outcome]:
+    """Run one arm in a stack of worlds; return its outcome at the token and at the cost budget."""
+    learner = Learner(worlds, seed)
+    weights = worlds.is_real.astype(float) if arm.weights is None else arm.weights
+    evidence = Evidence(worlds.family, worlds.floor, arm.half_life, arm.pooling)
+    ties = np.argsort(np.argsort(learner.rng.random(weights.shape), axis=1), axis=1)
+    controller = ShareController(
+        weights,
+        evidence,
+        arm.settings,
+        ties.astype(float),
+        np.zeros(weights.shape, dtype=bool),
+    )
+    budgets = uniform_budgets(worlds)
+    spent = {unit: np.zeros(len(weights)) for unit in budgets}
+    start = before = learner.scores()
+    ends = {unit: np.full(start.shape, np.nan) for unit in budgets}
+    batch = int(worlds.batch[0])
+    steps = MAX_STRETCH * math.ceil(float((worlds.prompts / worlds.batch).max()))
+    for _ in range(steps):
+        chosen = np.stack([controller.pick() for _ in range(batch)], axis=1)
+        counts, tokens, seconds = learner.step(chosen)
+        counts.cost_sum = tokens if arm.unit == "tokens" else seconds
+        controller.observe(counts)
+        now = learner.scores()
+        for unit, used in (("tokens", tokens), ("seconds", seconds)):
+            _close(ends[unit], spent[unit], used.sum(axis=1), budgets[unit], before, now)
+        before = now
+        if all((spent[u] >= budgets[u]).all() for u in budgets):
+            break
+    found = {}
+    for unit, end in ends.items():
+        is_open = spent[unit] < budgets[unit]
+        found[unit] = Outcome.of(start, np.where(is_open[:, np.newaxis], before, end))
+    return found
+
+
+def _close(
+    end: Floats, spent: Floats, used: Floats, budget: Floats, before: Floats, now: Floats
+) -> None:
+    """Where this step crosses the budget, keep the scores at the crossing."""
+    is_crossing = (spent < budget) & (spent + used >= budget)
+    part = ((budget - spent) / np.maximum(used, 1e-12))[:, np.newaxis]
+    end[is_crossing] = (before + part * (now - before))[is_crossing]
+    spent += used
+
+
+def uniform_budgets(worlds: Worlds) -> dict[str, Floats]:
+    """Return what the uniform run is expected to spend (W,)."""
+    groups = worlds.prompts * GROUP_SIZE
+    real = worlds.is_real
+    return {
+        "tokens": groups * (worlds.tokens * real).sum(axis=1) / real.sum(axis=1),
+        "seconds": groups * (worlds.cost * real).sum(axis=1) / real.sum(axis=1),
+    }
+
+
+def best_static(worlds: Worlds, unit: str, rounds: int = 3, width: int = 12) -> Outcome:
+    """Search each world for the static table with the highest true gain, and report that gain.
+
+    Candidates: equal shares, by size at two temperatures, by cost at three powers, random tables;
+    then random changes of the best so far. Searched with one noise seed and reported with another.
+    """
+    rng = numpy_random("static search", unit)
+    real = worlds.is_real.astype(float)
+    price = worlds.tokens if unit == "tokens" else worlds.cost
+    first = [real, real * worlds.size, real * np.sqrt(worlds.size)]
+    first += [real / np.maximum(price, 1e-9) ** power for power in (0.5, 1.0, 2.0)]
+    candidates = first + [_shaken(real, rng, 1.0) for _ in range(width - len(first))]
+    best = real
+    best_gain = np.full(len(real), -np.inf)
+    for number in range(rounds):
+        for table in candidates:
+            gain = run_arm(worlds, _static(table), seed=100)[unit].gain
+            is_better = gain > best_gain
+            best = np.where(is_better[:, np.newaxis], table, best)
+            best_gain = np.maximum(best_gain, gain)
+        candidates = [_shaken(best, rng, 0.7 / (number + 1)) for _ in range(width)]
+    return run_arm(worlds, _static(best))[unit]
+
+
+def _static(weights: Floats) -> Arm:
+    return Arm(ControlSettings("static"), weights)
+
+
+def _shaken(weights: Floats, rng: np.random.Generator, scale: float) -> Floats:
+    return weights * np.exp(rng.normal(0.0, scale, weights.shape))
+
+
+# Reports
+
+ADAPTIVE = ("expected_gain", "success_variance", "learning_progress", "regret")
+
+
+def standard_arms(names: Sequence[str]) -> dict[str, Callable[[Worlds, str], Outcome]]:
+    """Return the arms by name, each a function of (worlds, unit)."""
+
+    def adaptive(strategy: str) -> Callable[[Worlds, str], Outcome]:
+        return lambda worlds, unit: run_arm(worlds, Arm(ControlSettings(strategy), unit=unit))[unit]
+
+    arms: dict[str, Callable[[Worlds, str], Outcome]] = {
+        "uniform": lambda worlds, unit: run_arm(worlds, Arm(ControlSettings("static")))[unit],
+        "size": lambda worlds, unit: run_arm(worlds, _static(worlds.is_real * worlds.size))[unit],
+        "best_static": best_static,
+        **{name: adaptive(name) for name in ADAPTIVE},
+    }
+    return {name: arms[name] for name in names}
+
+
+def gather(outcomes: Sequence[Outcome]) -> Outcome:
+    return Outcome(
+        *(np.concatenate([getattr(o, f.name) for o in outcomes]) for f in fields(Outcome))
+    )
+
+
+def interval(values: Floats, statistic: Callable[[Floats], Any], seed: int = 0) -> list[float]:
+    """Return a 95 % bootstrap interval over worlds (first axis)."""
+    rng = numpy_random("bootstrap", seed)
+    draws = [statistic(values[rng.integers(0, len(values), len(values))]) for _ in range(2000)]
+    return [round(float(x), 4) for x in np.quantile(draws, [0.025, 0.975])]
+
+
+def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str, Any]:
+    """Return the figures of an arm beside the uniform one."""
+    pairs = np.stack([arm.gain, uniform.gain], axis=1)
+    is_alike = kinds == "alike"
+
+    def ratio(p: Floats) -> float:
+        return float(p[:, 0].sum() / p[:, 1].sum())
+
+    told: dict[str, Any] = {
+        "gain": round(float(arm.gain.mean()), 4),
+        "gain_ratio": [round(ratio(pairs), 3), *interval(pairs, ratio)],
+        "better": [
+            round(float((arm.gain > uniform.gain).mean()), 3),
+            *interval((arm.gain > uniform.gain).astype(float), np.mean),
+        ],
+        "better_but_alike": round(float((arm.gain > uniform.gain)[~is_alike].mean()), 3),
+        "worst_tenth": round(float(arm.worst.mean()), 4),
+        "worst_tenth_kept": round(float((arm.worst >= uniform.worst - 0.01).mean()), 3),
+        "forgotten": round(float(arm.forgotten.mean()), 4),
+        "by_kind": {
+            str(k): round(ratio(pairs[kinds == k]), 3) for k in sorted(set(kinds.tolist()))
+        },
+    }
+    if is_alike.any():
+        told["alike_loss"] = round(1.0 - ratio(pairs[is_alike]), 4)
+    return told
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--split", default="test", choices=("tune", "test"))
+    parser.add_argument("--worlds", type=int, default=240)
+    parser.add_argument("--units", nargs="+", default=["tokens", "seconds"])
+    parser.add_argument("--arms", nargs="+", default=["uniform", "size", "best_static", *ADAPTIVE])
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    stacks = draw_worlds(given.split, given.worlds)
+    kinds = np.concatenate([s.kind for s in stacks])
+    told: dict[str, Any] = {"split": given.split, "worlds": given.worlds}
+    for unit in given.units:
+        found: dict[str, Outcome] = {}
+        for name, arm in standard_arms(given.arms).items():
+            begin = time.monotonic()
+            found[name] = gather([arm(stack, unit) for stack in stacks])
+            seconds = time.monotonic() - begin
+            told[f"{unit}/{name}"] = row = compare(found[name], found["uniform"], kinds)
+            row["seconds"] = round(seconds, 1)
+            print(f"{unit:<8} {name:<18} {json.dumps(row)}", flush=True)
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(told, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,246 @@
+"""The controller of shares: evidence in, shares and reasons out, and who is next.
+
+Arrays of shape (..., D); see ``evidence``. Nothing is drawn: given the order of ties and what
+was observed, every choice is determined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from educe.scheduling.bounds import bounded_shares
+from educe.scheduling.evidence import BatchCounts, Evidence
+from educe.scheduling.strategies import STRATEGIES, Wish
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_OVERDUE = 1e9
+_TIE = 1e-9
+
+
+class Reason(IntEnum):
+    """Why a domain's share is what it is; the number is what the run store keeps."""
+
+    WEIGHT = 0
+    NEW = 1
+    MORE_SIGNAL = 2
+    LESS_SIGNAL = 3
+    MORE_ROOM = 4
+    LESS_ROOM = 5
+    RESPONDS = 6
+    STALLED = 7
+    CHEAP = 8
+    COSTLY = 9
+    SLIPPED = 10
+    PROTECTED = 11
+    UNSCORED = 12
+    SOLVED = 13
+    HOPELESS = 14
+    MORE_PROGRESS = 15
+    LESS_PROGRESS = 16
+    MORE_REGRET = 17
+    LESS_REGRET = 18
+
+
+REASON_TEXTS = {
+    Reason.WEIGHT: "near its weight",
+    Reason.NEW: "hardly seen yet",
+    Reason.MORE_SIGNAL: "groups carry more signal than elsewhere",
+    Reason.LESS_SIGNAL: "groups carry less signal than elsewhere",
+    Reason.MORE_ROOM: "in the middle of its curve",
+    Reason.LESS_ROOM: "at an end of its curve",
+    Reason.RESPONDS: "responds to training better than others",
+    Reason.STALLED: "trained without moving",
+    Reason.CHEAP: "cheap",
+    Reason.COSTLY: "costly",
+    Reason.SLIPPED: "slipped from its best",
+    Reason.PROTECTED: "protected",
+    Reason.UNSCORED: "its samples come back unscored",
+    Reason.SOLVED: "solved",
+    Reason.HOPELESS: "no success yet",
+    Reason.MORE_PROGRESS: "its score moves more than others'",
+    Reason.LESS_PROGRESS: "its score moves less than others'",
+    Reason.MORE_REGRET: "its best is far above its mean",
+    Reason.LESS_REGRET: "its best is near its mean",
+}
+_MORE_LESS = {
+    "signal": (Reason.MORE_SIGNAL, Reason.LESS_SIGNAL),
+    "room": (Reason.MORE_ROOM, Reason.LESS_ROOM),
+    "response": (Reason.RESPONDS, Reason.STALLED),
+    "cheapness": (Reason.CHEAP, Reason.COSTLY),
+    "progress": (Reason.MORE_PROGRESS, Reason.LESS_PROGRESS),
+    "regret": (Reason.MORE_REGRET, Reason.LESS_REGRET),
+}
+# What is added to a reason's number when a bound decides.
+AT_FLOOR, AT_CEILING = 100, 200
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """How strongly and within which bounds a controller acts; see ``config.MixtureSettings``.
+
+    Attributes:
+        strategy: key of ``STRATEGIES``.
+        cost_power: 0 ignores costs, 1 divides by them.
+        sharpness: power of the wishes; 0 is the weights, large is winner takes all.
+        floor, ceiling: bounds of a share, relative to the domain's own by weight.
+        visit_within: rounds (prompts a domain on average) after which a domain's turn is due.
+        slip: points of score below its best that count as slipping.
+        protect_boost: least share of a protected domain that slipped, relative to its own.
+        optimism: how many deviations the doubt about a domain speaks for it.
+    """
+
+    strategy: str = "expected_gain"
+    cost_power: float = 1.0
+    sharpness: float = 1.0
+    floor: float = 0.25
+    ceiling: float = 4.0
+    visit_within: float = 8.0
+    slip: float = 0.03
+    protect_boost: float = 3.0
+    optimism: float = 0.5
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.strategy != "static"
+
+
+@dataclass(slots=True)
+class ShareController:
+    """Decides shares from evidence, and whose turn it is from shares.
+
+    Args:
+        weights: (..., D) the recipe's weights, ``>= 0``; 0 means never.
+        evidence: of the same shape; empty at the start.
+        settings: see ``ControlSettings``.
+        ties: (..., D) distinct ranks; the lowest is preferred between equals.
+        protected: (..., D) domains that get more as soon as they slip.
+    """
+
+    weights: Floats
+    evidence: Evidence
+    settings: ControlSettings
+    ties: Floats
+    protected: Bools
+    shares: Floats = field(init=False)
+    reasons: NDArray[np.int64] = field(init=False)
+    wishes: Floats = field(init=False)
+    credit: Floats = field(init=False)
+    waited: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = self.weights.shape
+        self.credit, self.waited = np.zeros(shape), np.zeros(shape)
+        self.wishes = np.ones(shape)
+        self.shares = self.base
+        self.reasons = np.full(shape, int(Reason.WEIGHT))
+        self.replan()
+
+    @property
+    def base(self) -> Floats:
+        """Shares by weight alone."""
+        return np.asarray(self.weights / self.weights.sum(axis=-1, keepdims=True))
+
+    def observe(self, counts: BatchCounts) -> None:
+        """Take in a batch and decide the shares of the next one."""
+        self.evidence.update(counts)
+        self.replan()
+
+    def replan(self) -> None:
+        """Decide shares and reasons from the evidence."""
+        settings, base = self.settings, self.base
+        if not settings.is_adaptive:
+            self.shares = base
+            return
+        wish = STRATEGIES[settings.strategy](self.evidence, settings.optimism)
+        cheapness = self._cheapness()
+        value = wish.value * cheapness
+        mean = (base * value).sum(axis=-1, keepdims=True)
+        self.wishes = value / np.maximum(mean, 1e-300)
+        slipped = self.slipped()
+        lowest = base * self._floors(slipped)
+        highest = base * settings.ceiling
+        self.shares = bounded_shares(base * self.wishes**settings.sharpness, lowest, highest)
+        self._explain(wish, cheapness, slipped, lowest, highest)
+
+    def pick(self) -> NDArray[np.int64]:
+        """Return the index (...) of the domain whose turn it is, and count it.
+
+        It is the one furthest behind its share (each prompt credits every domain its share and
+        costs the picked one 1), unless another's turn is overdue.
+        """
+        self.credit += self.shares
+        urgency = self.credit - _TIE * self.ties
+        if self.settings.is_adaptive:
+            active = self.weights > 0
+            limit = self.settings.visit_within * active.sum(axis=-1, keepdims=True)
+            is_overdue = active & (self.waited >= limit)
+            urgency = np.where(is_overdue, _OVERDUE + self.waited, urgency)
+        urgency = np.where(self.weights > 0, urgency, -np.inf)
+        chosen = np.asarray(urgency.argmax(axis=-1))
+        at = chosen[..., np.newaxis]
+        self.waited += 1.0
+        np.put_along_axis(self.waited, at, 0.0, axis=-1)
+        np.put_along_axis(
+            self.credit, at, np.take_along_axis(self.credit, at, axis=-1) - 1.0, axis=-1
+        )
+        return chosen
+
+    def slipped(self) -> Bools:
+        """Return which domains' level is surely below the best that was surely reached."""
+        evidence = self.evidence
+        surely = evidence.level + np.sqrt(evidence.level_variance)
+        return np.asarray(evidence.is_known() & (surely < evidence.peak - self.settings.slip))
+
+    def _floors(self, slipped: Bools) -> Floats:
+        settings = self.settings
+        floors = np.full(self.weights.shape, settings.floor)
+        floors = np.where(slipped | self.protected, np.maximum(floors, 1.0), floors)
+        floors = np.where(slipped & self.protected, settings.protect_boost, floors)
+        return np.minimum(floors, settings.ceiling)
+
+    def _cheapness(self) -> Floats:
+        power = self.settings.cost_power
+        if not power:
+            return np.ones(self.weights.shape)
+        return np.asarray(self.evidence.mean_cost() ** -power)
+
+    def _explain(
+        self, wish: Wish, cheapness: Floats, slipped: Bools, lowest: Floats, highest: Floats
+    ) -> None:
+        """Name, for each domain, what moved its share most; and the bound, where one decided."""
+        base, evidence = self.base, self.evidence
+        reasons = np.full(self.weights.shape, int(Reason.WEIGHT))
+        strongest = np.full(self.weights.shape, np.log(1.15))  # less is not worth a word
+        for name, factor in {**wish.factors, "cheapness": cheapness}.items():
+            logs = np.log(np.maximum(factor, 1e-12))
+            logs = logs - (base * logs).sum(axis=-1, keepdims=True)
+            more, less = _MORE_LESS[name]
+            is_stronger = np.abs(logs) > strongest
+            reasons = np.where(is_stronger, np.where(logs > 0, int(more), int(less)), reasons)
+            strongest = np.where(is_stronger, np.abs(logs), strongest)
+        is_low = np.isin(reasons, (Reason.LESS_SIGNAL, Reason.LESS_ROOM))
+        is_known = evidence.is_known()
+        reasons = np.where(is_low & is_known & (evidence.level > 0.9), Reason.SOLVED, reasons)
+        reasons = np.where(is_low & is_known & (evidence.level < 0.03), Reason.HOPELESS, reasons)
+        reasons = np.where(evidence.groups < 2, Reason.NEW, reasons)
+        is_unscored = evidence.missing > 0.5 * np.maximum(evidence.groups, 1.0)
+        reasons = np.where(is_unscored, Reason.UNSCORED, reasons)
+        at_floor = self.shares <= lowest * (1.0 + 1e-6)
+        reasons = np.where(self.protected & at_floor, Reason.PROTECTED, reasons)
+        reasons = np.where(slipped & at_floor, Reason.SLIPPED, reasons)
+        reasons = np.where(at_floor, reasons + AT_FLOOR, reasons)
+        at_ceiling = ~at_floor & (self.shares >= highest * (1.0 - 1e-6))
+        self.reasons = np.where(at_ceiling, reasons + AT_CEILING, reasons)
+
+
+def reason_text(code: int) -> str:
+    """Return a stored reason in words."""
+    bound = code // AT_FLOOR * AT_FLOOR
+    text = REASON_TEXTS.get(Reason(code % AT_FLOOR), "unknown")
+    return text + {AT_FLOOR: "; at its floor", AT_CEILING: "; at its ceiling"}.get(bound, "")

@@ -1,0 +1,97 @@
+"""How much training a domain deserves: one function a strategy, over the evidence.
+
+Each returns wishes (..., D) ``>= 0`` *per group*; the controller divides them by the cost of a
+group, sharpens them, multiplies them by the recipe's weights and bounds the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from educe.scheduling.evidence import Evidence
+
+Floats = NDArray[np.float64]
+
+_SMALLEST = 1e-3
+# Powers of the expected gain, chosen on the simulator's tuning worlds (design page 0010).
+_SPREAD_POWER = 1.0
+_ROOM_POWER = 0.5
+_RESPONSE_BOUNDS = (0.1, 3.0)
+
+
+@dataclass(slots=True)
+class Wish:
+    """What a strategy wants, and the factors it is made of (for the reason that is logged)."""
+
+    value: Floats
+    factors: Mapping[str, Floats]
+
+
+Strategy = Callable[[Evidence, float], Wish]
+
+
+def success_variance(evidence: Evidence, optimism: float) -> Wish:
+    """Wish by the spread of rewards within groups, largest at half right (the learnability
+    p (1 - p) of Rutherford et al. 2024, No Regrets)."""
+    spread = _spread(evidence, optimism)
+    return Wish(spread, {"signal": spread})
+
+
+def learning_progress(evidence: Evidence, optimism: float) -> Wish:
+    """Wish by how fast the score moves, up or down: |fast mean - slow mean| (Matiisen et al. 2017,
+    Teacher-Student Curriculum Learning), read through the family."""
+    moved = np.abs(evidence.fast - evidence.slow)
+    progress = evidence.pooled(moved * evidence.groups, 0.05)
+    progress = progress + optimism * 0.1 / np.sqrt(evidence.groups + evidence.pooling)
+    return Wish(progress, {"progress": progress})
+
+
+def regret(evidence: Evidence, optimism: float) -> Wish:
+    """Wish by the regret that the samples show: best minus mean (MaxMC of Jiang et al. 2021,
+    Replay-Guided Adversarial Environment Design, within a group)."""
+    value = evidence.pooled(evidence.regret, 0.3)
+    value = value + optimism * 0.3 / np.sqrt(evidence.groups + evidence.pooling)
+    return Wish(value, {"regret": value})
+
+
+def expected_gain(evidence: Evidence, optimism: float) -> Wish:
+    """Wish by the score that a group is expected to add: signal, response to training, and room.
+
+    A domain's groups teach by their spread; on a logistic curve the lesson moves the score by
+    4 q (1 - q) at success rate q; the response is what this domain made of its lessons so far,
+    against the others.
+    """
+    spread = _spread(evidence, optimism)
+    room = np.where(evidence.is_known(), evidence.slope(), 1.0)
+    mean, deviation = evidence.response()
+    response = np.clip(mean + optimism * deviation, *_RESPONSE_BOUNDS)
+    factors = {
+        "signal": spread**_SPREAD_POWER,
+        "room": room**_ROOM_POWER,
+        "response": response,
+    }
+    return Wish(factors["signal"] * factors["room"] * factors["response"], factors)
+
+
+def unmoved(evidence: Evidence, optimism: float) -> Wish:
+    """Wish for what the recipe's weights say."""
+    return Wish(np.ones(evidence.family.shape), {})
+
+
+def _spread(evidence: Evidence, optimism: float) -> Floats:
+    value = evidence.pooled(evidence.spread, 0.5)
+    value = value + optimism * 0.3 / np.sqrt(evidence.groups + evidence.pooling)
+    return np.maximum(value, _SMALLEST)
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "static": unmoved,
+    "learning_progress": learning_progress,
+    "success_variance": success_variance,
+    "regret": regret,
+    "expected_gain": expected_gain,
+}
