@@ -68,9 +68,14 @@ def readings(text: str) -> list[str]:
 
 @dataclass(slots=True)
 class LenientSession:
-    """An evaluation session whose wrong single-turn answers are read in every plausible way."""
+    """An evaluation session whose wrong single-turn answers are read in every plausible way.
+
+    ``scoring`` is a pool of its own: in the session's pool the answers that its rollouts wait for
+    would be taken away from them.
+    """
 
     session: Session
+    scoring: Scoring
 
     @property
     def label(self) -> str:
@@ -98,11 +103,14 @@ class LenientSession:
         score = trajectory.score
         if spec.executes_code or len(trajectory.turns) != 1 or (score.value or 0.0) >= 1:
             return score
-        return best_reading(self.session.scoring, task, trajectory, score)
+        return best_reading(self.scoring, task, trajectory, score)
 
 
 def best_reading(scoring: Scoring, task: Task, trajectory: Trajectory, score: Score) -> Score:
-    """Return the best score over all readings of the last message (the given one included)."""
+    """Return the best score over all readings of the last message (the given one included).
+
+    ``scoring`` is this caller's alone: every outcome that it returns is one of these readings.
+    """
     *before, last = trajectory.messages
     name = f"{task.task_id}/{trajectory.sample_index}"
     waiting = set()

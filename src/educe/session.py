@@ -145,7 +145,7 @@ def build_session(
     )
     engine = _build_engine(recipe, model, chat)
     own_settings, own_domains = domains or resolved_domains(recipe)
-    scoring = wrap_scoring(_open_scoring(recipe, own_settings, log_path))
+    scoring = wrap_scoring(open_scoring(recipe, own_settings, log_path))
     runner = RolloutRunner(
         engine,
         chat,
@@ -207,7 +207,7 @@ def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> Embed
     )
 
 
-def _open_scoring(
+def open_scoring(
     recipe: Recipe, domains: Mapping[str, DomainSettings], log_path: Path | None
 ) -> Scoring:
     from educe.rollout.scoring import ScoringPool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from educe.evaluation.records import EvalResult, EvalRow
 from educe.evaluation.report import Example, Report
 from educe.evaluation.runner import Progress
 from educe.evaluation.sessions import EvalPlan, EvalSession, report_eval, run_eval
-from educe.session import Announce, Session, build_session
+from educe.session import Announce, Session, build_session, open_scoring
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class EvalStage:
             label=f"{Path(name).name} (base)",
             domains=domains,
             check=self.session.runner.check,
+            sandbox=self.session.sandbox,
             log_path=self.folder / "scorers-0.log",
             announce=self.announce,
         ) as base:
@@ -74,10 +76,13 @@ class EvalStage:
     def _best_prompt(self, base: Session, plan: EvalPlan) -> EvalResult:
         count = self.recipe.eval.few_shot
         shots = base.with_prompt(few_shot_prompt(base.domains, count), f"{count}-shot")
-        results = [
-            self._evaluate(LenientSession(replace(base, label="zero-shot")), plan, "before-zero"),
-            self._evaluate(LenientSession(shots), plan, "before-few"),
-        ]
+        zero = replace(base, label="zero-shot")
+        readers = open_scoring(self.recipe, base.domain_settings, self.folder / "readers-0.log")
+        with closing(readers):
+            results = [
+                self._evaluate(LenientSession(zero, readers), plan, "before-zero"),
+                self._evaluate(LenientSession(shots, readers), plan, "before-few"),
+            ]
         return best_per_domain(results, base.label)
 
     def _evaluate(self, session: Any, plan: EvalPlan, name: str) -> EvalResult:

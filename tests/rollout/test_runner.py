@@ -181,3 +181,14 @@ def test_a_raised_check_stops_the_loop(model):
     with pytest.raises(KeyboardInterrupt):
         list(runner.run_requests(requests(2)))
     assert runner.engine.num_unfinished == 0
+
+
+def test_outcomes_taken_by_somebody_else_are_not_waited_for(model):
+    class Robbed(InstantScoring):
+        def poll(self, timeout_s=0.0):
+            self.queue.clear()
+            return []
+
+    runner = make_runner(model, Robbed())
+    with pytest.raises(RuntimeError, match="wait for a completion or a score"):
+        list(runner.run_requests(requests(2, max_completion_tokens=5)))

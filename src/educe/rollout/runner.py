@@ -217,6 +217,14 @@ class RolloutRunner:
         if self.scoring.num_pending:
             for key, outcome in self.scoring.poll(wait_s):
                 self._on_outcome(str(key), outcome)
+        if self._attempts and not self.engine.num_unfinished and not self.scoring.num_pending:
+            # Waiting would be for ever: somebody else has taken what these attempts wait for.
+            names = ", ".join(list(self._attempts)[:3])
+            raise RuntimeError(
+                f"{len(self._attempts)} attempts ({names}, …) wait for a completion or a score "
+                "that neither the engine nor the scoring pool has; a pool's outcomes belong to "
+                "the one who polls it"
+            )
 
     def _on_completion(self, completion: Completion) -> None:
         attempt = self._attempts[completion.request_id.rpartition("/")[0]]

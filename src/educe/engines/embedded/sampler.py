@@ -17,6 +17,7 @@ from educe.core.protocols import SamplingParameters
 from educe.core.seeds import uniforms
 
 _BLOCK = 256
+_CHUNK_VALUES = 300_000
 
 
 def sample(
@@ -29,34 +30,62 @@ def sample(
         parameters_B: temperature, truncation and seed key of each row.
         positions_B: index of the token within its completion; the counter of the draw.
     """
-    wide = torch.promote_types(logits_BV.dtype, torch.float32)
     device = logits_BV.device
-    greedy = [p.temperature == 0 for p in parameters_B]
-    scale = torch.tensor(
-        [1.0 if g else p.temperature for p, g in zip(parameters_B, greedy, strict=True)],
-        dtype=wide,
-        device=device,
-    )
-    logits = logits_BV.to(wide) / scale.unsqueeze(1)
-    if any(p.top_k or p.top_p < 1 for p in parameters_B):
-        logits = truncate(logits, parameters_B)
-    logprobs = logits.log_softmax(-1)
     keys = np.array([p.seed_key for p in parameters_B], np.uint64)
     draws = torch.from_numpy(uniforms(keys, np.array(positions_B, np.uint64))).to(device)
-    chosen = _inverse(logprobs.exp(), draws)
-    if any(greedy):
-        best = logprobs.argmax(-1)
-        chosen = torch.where(torch.tensor(greedy, device=device), best, chosen)
-    picked = logprobs.gather(1, chosen.unsqueeze(1)).squeeze(1)
-    return chosen.tolist(), picked.tolist()
+    greedy = torch.tensor([p.temperature == 0 for p in parameters_B], device=device)
+    temperatures = torch.tensor([p.temperature or 1.0 for p in parameters_B], device=device)
+    size = _chunk_rows(logits_BV)
+    chosen, picked = [], []
+    for first in range(0, len(logits_BV), size):
+        rows = slice(first, first + size)
+        tokens, logprobs = _sample_chunk(
+            logits_BV[rows], parameters_B[rows], temperatures[rows], greedy[rows], draws[rows]
+        )
+        chosen.append(tokens)
+        picked.append(logprobs)
+    return torch.cat(chosen).tolist(), torch.cat(picked).tolist()
 
 
-def _inverse(probs_BV: Tensor, draws_B: Tensor) -> Tensor:
-    num_rows, vocabulary = probs_BV.shape
-    padded = torch.nn.functional.pad(probs_BV, (0, -vocabulary % _BLOCK))
+def _chunk_rows(logits_BV: Tensor) -> int:
+    """On a CPU, as many rows as stay in a core's cache from one pass over them to the next."""
+    if logits_BV.device.type != "cpu":
+        return max(1, len(logits_BV))
+    return max(1, _CHUNK_VALUES // logits_BV.shape[1])
+
+
+def _sample_chunk(
+    logits_BV: Tensor,
+    parameters_B: Sequence[SamplingParameters],
+    temperatures_B: Tensor,
+    greedy_B: Tensor,
+    draws_B: Tensor,
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(logits_BV.dtype, torch.float32)
+    values = logits_BV.to(wide, copy=True)
+    if bool((temperatures_B != 1).any()):
+        values /= temperatures_B.to(wide).unsqueeze(1)
+    if any(p.top_k or p.top_p < 1 for p in parameters_B):
+        values = truncate(values, parameters_B)
+    values -= values.amax(-1, keepdim=True)
+    weights = values.exp_()
+    chosen, totals = _inverse(weights, draws_B)
+    if bool(greedy_B.any()):
+        # The best token's weight is exp(0) = 1; the first of equals wins.
+        chosen = torch.where(greedy_B, weights.argmax(-1), chosen)
+    picked = weights.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    return chosen, (picked.double() / totals).log().to(wide)
+
+
+def _inverse(weights_BV: Tensor, draws_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the drawn tokens [B] and the sums of the weights [B]."""
+    num_rows, vocabulary = weights_BV.shape
+    padding = -vocabulary % _BLOCK
+    padded = torch.nn.functional.pad(weights_BV, (0, padding)) if padding else weights_BV
     blocks = padded.view(num_rows, -1, _BLOCK)
-    block_ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    target = (draws_B * block_ends[:, -1]).unsqueeze(1)
+    block_ends = blocks.sum(-1).double().cumsum(-1)
+    totals = block_ends[:, -1]
+    target = (draws_B * totals).unsqueeze(1)
     block = (block_ends <= target).sum(-1, keepdim=True).clamp(max=blocks.shape[1] - 1)
     before = torch.where(
         block > 0, block_ends.gather(1, (block - 1).clamp(min=0)), torch.zeros_like(target)
@@ -66,9 +95,8 @@ def _inverse(probs_BV: Tensor, draws_B: Tensor) -> Tensor:
     within = (ends <= target - before).sum(-1)
     # Rounding at the very end of a block must not pick a token of probability zero.
     last_positive = _BLOCK - 1 - (inner > 0).flip(-1).to(torch.uint8).argmax(-1)
-    return (block.squeeze(1) * _BLOCK + torch.minimum(within, last_positive)).clamp(
-        max=vocabulary - 1
-    )
+    tokens = block.squeeze(1) * _BLOCK + torch.minimum(within, last_positive)
+    return tokens.clamp(max=vocabulary - 1), totals
 
 
 def truncate(logits_BV: Tensor, parameters_B: Sequence[SamplingParameters]) -> Tensor:

@@ -1,0 +1,69 @@
+"""The base model at its best prompt: lenient readings take nothing from the rollouts' pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from educe.baseline import LenientSession, readings
+from educe.core.protocols import DomainSpec
+from educe.core.types import (
+    Group,
+    Message,
+    Score,
+    Split,
+    StopReason,
+    Task,
+    TaskRequest,
+    Trajectory,
+    Turn,
+    user,
+)
+
+
+class Pool:
+    """Scores the message "7" as right; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.queue = []
+
+    def submit_score(self, key, task, state, transcript):
+        self.queue.append((key, Score.graded(float(transcript[-1].content == "7"), "graded")))
+
+    def poll(self, timeout_s=0.0):
+        done, self.queue = self.queue, []
+        return done
+
+
+@dataclass
+class Spoken:
+    """A session with one group, and outcomes in its own pool that somebody else waits for."""
+
+    scoring: Pool
+    domains: ClassVar = {"d": type("D", (), {"spec": DomainSpec("d", "d", "text", "A domain.")})()}
+
+    def run_requests(self, requests):
+        for request in requests:
+            task = Task("d", Split.EVAL, request.index, (user("3 + 4?"),))
+            turn = Turn((1,), (2,), (0.0,), (0,), StopReason.END, 0.0)
+            said = (*task.messages, Message("assistant", "Let me see.\nThe answer is 7"))
+            trajectory = Trajectory(0, 0, said, (turn,), Score.graded(0.0, "strict"))
+            yield Group(request, task, (trajectory,))
+
+
+def test_readings_are_scored_in_a_pool_of_their_own():
+    own, readers = Pool(), Pool()
+    own.submit_score("somebody-else", None, None, [user("7")])
+    session = LenientSession(Spoken(own), readers)
+    request = TaskRequest(0, "d", Split.EVAL, 0, num_samples=1)
+    (group,) = session.run_requests([request])
+    assert group.trajectories[0].score.value == 1.0
+    assert group.trajectories[0].score.reason.startswith("lenient reading")
+    assert [key for key, _ in own.queue] == ["somebody-else"]
+
+
+def test_readings_find_labelled_and_quoted_answers():
+    assert "7" in readings("We add.\nThe answer is 7")
+    assert "42" in readings("so x = 42")
+    assert "blue" in readings("It must be **blue**, I think")
+    assert len(readings("\n".join(f"a{i} = {i}" for i in range(99)))) <= 16
