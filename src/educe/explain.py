@@ -7,12 +7,10 @@ readable. Torch-free.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from educe.algorithms.catalogue import BUNDLES, Bundle
 from educe.config.loader import LoadedRecipe
-from educe.config.positions import parse_key
 from educe.config.render import flatten_recipe
 from educe.config.schema import format_value
 from educe.core.errors import EduceError
@@ -20,6 +18,7 @@ from educe.core.types import JSON
 from educe.preflight import make_plan
 from educe.preflight.estimate import estimate_run, gigabytes
 from educe.preflight.plan import (
+    SETTING_OF,
     Plan,
     algorithm_overrides,
     reinforce_algebra,
@@ -89,12 +88,18 @@ def _changed(plan: Plan, bundle: Bundle) -> dict[str, JSON]:
     """What the recipe changes of the published bundle: {setting: [published, here, origin]}."""
     if bundle.name != plan.recipe.algorithm.name:
         return {}
-    published = asdict(BUNDLES[bundle.name])
+    published = BUNDLES[bundle.name]
+    names = {*algorithm_overrides(plan.recipe.algorithm), *dict(bundle.options)}
     return {
-        key: [published[key], value, _origin(plan.loaded, f"algorithm.{key}")]
-        for key, value in algorithm_overrides(plan.recipe.algorithm).items()
-        if published[key] != value
+        key: [published.setting(key), bundle.setting(key), _origin(plan.loaded, _key_of(key))]
+        for key in sorted(names)
+        if published.setting(key) != bundle.setting(key)
     }
+
+
+def _key_of(name: str) -> str:
+    """Return where a recipe says what a bundle calls ``name``."""
+    return SETTING_OF.get(name, f"algorithm.{name}")
 
 
 def _batch(plan: Plan) -> dict[str, JSON]:
@@ -117,7 +122,7 @@ def _batch(plan: Plan) -> dict[str, JSON]:
             "group_size": recipe.rl.group_size,
             "completions": algebra.completions,
             "completion_tokens_at_most": algebra.tokens,
-            "optimizer_steps_a_batch": algebra.updates,
+            "optimizer_steps_a_batch": algebra.updates * algebra.epochs,
             "prompts_an_optimizer_step": algebra.prompts_per_update,
             "optimizer_steps": algebra.optimizer_steps,
             "minutes": recipe.rl.minutes or None,
@@ -153,11 +158,12 @@ def _domain(plan: Plan, name: str) -> dict[str, JSON]:
 
 def _settings(plan: Plan) -> Iterator[tuple[str, dict[str, JSON]]]:
     bundle = BUNDLES.get(plan.recipe.algorithm.name)
+    names = {key: name for name, key in SETTING_OF.items()}
     for key, value in flatten_recipe(plan.recipe).items():
         origin = _origin(plan.loaded, key)
-        path, _ = parse_key(key)
-        if path[0] == "algorithm" and origin == "default" and path[1] != "name" and bundle:
-            value, origin = getattr(bundle, path[1]), f"default of {bundle.name}"
+        name = names.get(key, key.removeprefix("algorithm."))
+        if bundle and key.startswith("algorithm.") and value is None:
+            value, origin = bundle.setting(name), f"default of {bundle.name}"
         yield key, {"value": value, "origin": origin}
 
 

@@ -21,6 +21,8 @@ from torch import Tensor
 from educe.algorithms.streams import MAX_LOG_RATIO, bounded_ratio
 
 ESTIMATORS = ("k1", "k2", "k3", "k1+", "k3+")
+RATIO_WEIGHTED = "rk3"
+"""Name of :func:`ratio_weighted_k3`, which needs the proximal policy too."""
 _FARTHEST = 1e6
 
 

@@ -48,7 +48,8 @@ def _exact(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, dict):
-        inner = ", ".join(f"{format_key((k,))} = {_exact(v)}" for k, v in value.items())
+        known = ((k, v) for k, v in value.items() if v is not None)
+        inner = ", ".join(f"{format_key((k,))} = {_exact(v)}" for k, v in known)
         return "{ " + inner + " }" if inner else "{}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_exact, value)) + "]"

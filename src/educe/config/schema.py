@@ -162,6 +162,10 @@ def python_types(annotation: Any) -> set[type]:
 
 
 def _as_section(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
+    """The section that stands there, also where it may be left out."""
+    parts = [annotation]
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [a for a in get_args(annotation) if a is not type(None)]
+    if len(parts) == 1 and isinstance(parts[0], type) and issubclass(parts[0], Section):
+        return parts[0]
     return None

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from educe.config.algorithm_settings import AlgorithmSettings as AlgorithmSettings
+from educe.config.algorithm_settings import (
+    ExplorationSettings,
+    ShapingSettings,
+)
+from educe.config.review_settings import ReviewSettings as ReviewSettings
+from educe.config.section import Section as Section
 from educe.core.stages import stage_names
 
 StageKind = Literal["sft", "preference", "rejection", "distillation", "rl", "eval"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
 class RunSettings(Section):
@@ -78,6 +81,9 @@ class DomainSettings(Section):
     temperature: float = Field(0.0, ge=0, description="Sampling temperature; 0 takes the run's.")
     max_completion_tokens: int = Field(0, ge=0, description="Tokens a turn; 0 takes the stage's.")
     max_turns: int = Field(0, ge=0, description="Turns; 0 takes the domain's own.")
+    shaping: ShapingSettings | None = Field(
+        None, description="Shaping of this domain; unset takes the run's."
+    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Passed to the domain's constructor."
     )
@@ -243,7 +249,8 @@ class ReinforceSettings(Section):
     steps: int = Field(100, ge=0, description="Rollout batches (each may take several updates).")
     prompts: int = Field(8, gt=0, description="Prompts a rollout batch.")
     group_size: int = Field(8, gt=0, description="Completions a prompt.")
-    updates: int = Field(1, gt=0, description="Optimizer steps a rollout batch.")
+    updates: int = Field(1, gt=0, description="Optimizer steps that share a rollout batch.")
+    epochs: int = Field(1, gt=0, description="Passes over each rollout batch.")
     learning_rate: float = Field(2e-6, gt=0, description="Peak learning rate.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of rollouts.")
     max_completion_tokens: int = Field(
@@ -257,42 +264,7 @@ class ReinforceSettings(Section):
     )
     score_workers: int = Field(1, gt=0, description="Killable reward workers.")
     score_timeout_s: float = Field(20.0, gt=0, description="Deadline of one score or tool reply.")
-
-
-class AlgorithmSettings(Section):
-    """[algorithm] Empty values take the named bundle's published default."""
-
-    name: str = Field("grpo", description="Named bundle: grpo, dr_grpo, dapo, rloo, reinforce …")
-    clip_low: float | None = Field(None, ge=0, description="Lower clip offset.")
-    clip_high: float | None = Field(None, ge=0, description="Upper clip offset.")
-    kl_coefficient: float | None = Field(None, ge=0, description="Weight of the reference KL.")
-    kl_estimator: Literal["k1", "k2", "k3", "k1+", "k3+"] | None = Field(
-        None, description="KL estimator; + keeps its value and takes the gradient of k2."
-    )
-    aggregation: (
-        Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "prompt-mean"]
-        | None
-    ) = Field(None, description="How token losses become one number.")
-    proximal: Literal["behaviour", "recompute"] = Field(
-        "recompute",
-        description="Ratio denominator: recomputed at the start of the update, or what sampled.",
-    )
-    correction: (
-        Literal[
-            "token_truncated", "sequence_truncated", "icepop", "sequence_mask", "geometric_mask"
-        ]
-        | None
-    ) = Field(None, description="How proximal/behaviour weighs the loss; brings its own bounds.")
-    importance_cap: float = Field(
-        2.0, ge=0, description="Cap of the proximal/behaviour weight (token TIS); 0 switches off."
-    )
-    importance_floor: float | None = Field(
-        None, ge=0, description="Lower bound of that weight; masks drop what is below."
-    )
-    entropy_coefficient: float | None = Field(
-        None, description="Weight of the entropy bonus; negative lowers the entropy."
-    )
-    advantage_eps: float | None = Field(None, gt=0, description="Added to the group's deviation.")
+    exploration: ExplorationSettings = Field(default_factory=lambda: ExplorationSettings())
 
 
 class OptimizerSettings(Section):
@@ -453,11 +425,13 @@ class Recipe(Section):
     rl: ReinforceSettings = Field(default_factory=lambda: ReinforceSettings())
     eval: EvalSettings = Field(default_factory=lambda: EvalSettings())
     algorithm: AlgorithmSettings = Field(default_factory=lambda: AlgorithmSettings())
+    shaping: ShapingSettings = Field(default_factory=lambda: ShapingSettings())
     optimizer: OptimizerSettings = Field(default_factory=lambda: OptimizerSettings())
     engine: EngineSettings = Field(default_factory=lambda: EngineSettings())
     checkpoint: CheckpointSettings = Field(default_factory=lambda: CheckpointSettings())
     sandbox: SandboxSettings = Field(default_factory=lambda: SandboxSettings())
     goal: GoalSettings = Field(default_factory=lambda: GoalSettings())
+    review: ReviewSettings = Field(default_factory=lambda: ReviewSettings())
     guards: GuardSettings = Field(default_factory=lambda: GuardSettings())
 
     @property

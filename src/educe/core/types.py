@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -169,6 +170,10 @@ class Score:
     sample is *unscored*: out of the baseline and out of the loss, counted, never silently 0.
     ``fault`` says whose fault a failure was; a candidate's fault keeps its value (usually 0), a
     grader's or the infrastructure's fault has value None by construction.
+
+    ``steps`` are (end, value) of steps within the last completion: ``end`` counts the characters of
+    its message up to where the step ends. They are credit within the completion, beside ``value``;
+    a step without a value (None, or no finite number) adds nothing.
     """
 
     value: float | None
@@ -177,9 +182,12 @@ class Score:
     reason: str = ""
     parts: Mapping[str, float | None] = field(default_factory=dict)
     proof: Mapping[str, JSON] = field(default_factory=dict)
+    steps: tuple[tuple[int, float | None], ...] = ()
 
     def __post_init__(self) -> None:
         value = self.value
+        if self.steps:
+            object.__setattr__(self, "steps", tuple((int(e), _finite(v)) for e, v in self.steps))
         if self.fault in (Fault.GRADER, Fault.INFRASTRUCTURE) and value is not None:
             raise ValueError(f"a {self.fault} fault cannot carry the value {value}")
         if value is not None and not (value == value and abs(value) != float("inf")):
@@ -218,7 +226,7 @@ class Score:
         return Score(None, None, fault, reason)
 
     def to_json(self) -> dict[str, JSON]:
-        return {
+        raw: dict[str, JSON] = {
             "value": self.value,
             "verdict": None if self.verdict is None else str(self.verdict),
             "fault": None if self.fault is None else str(self.fault),
@@ -226,6 +234,7 @@ class Score:
             "parts": dict(self.parts),
             "proof": dict(self.proof),
         }
+        return {**raw, "steps": [list(s) for s in self.steps]} if self.steps else raw
 
     @staticmethod
     def from_json(raw: Mapping[str, JSON]) -> Score:
@@ -236,6 +245,7 @@ class Score:
             reason=raw["reason"],
             parts=raw["parts"],
             proof=raw["proof"],
+            steps=tuple((end, value) for end, value in raw.get("steps", ())),
         )
 
 
@@ -244,24 +254,31 @@ class Reply:
     """What an environment answers to an assistant turn.
 
     ``messages`` are appended to the transcript (role tool or user); ``done`` ends the trajectory.
-    ``state`` is the environment's new JSON state.
+    ``state`` is the environment's new JSON state. ``score`` judges the turn that was answered, for
+    credit turn by turn; None where only the whole trajectory is judged.
     """
 
     messages: tuple[Message, ...] = ()
     done: bool = True
     state: JSON = None
+    score: Score | None = None
 
     def to_json(self) -> dict[str, JSON]:
-        return {
+        raw: dict[str, JSON] = {
             "messages": [m.to_json() for m in self.messages],
             "done": self.done,
             "state": self.state,
         }
+        return raw if self.score is None else {**raw, "score": self.score.to_json()}
 
     @staticmethod
     def from_json(raw: Mapping[str, JSON]) -> Reply:
+        judged = raw.get("score")
         return Reply(
-            tuple(Message.from_json(m) for m in raw["messages"]), raw["done"], raw["state"]
+            tuple(Message.from_json(m) for m in raw["messages"]),
+            raw["done"],
+            raw["state"],
+            None if judged is None else Score.from_json(judged),
         )
 
 
@@ -300,7 +317,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """An order for one group: sample ``num_samples`` trajectories of one task."""
+    """An order for one group: sample ``num_samples`` trajectories of one task.
+
+    The last ``num_greedy`` of them are decoded greedily: a baseline, never trained on.
+    """
 
     request_id: int
     domain: str
@@ -310,6 +330,12 @@ class TaskRequest:
     temperature: float = 1.0
     max_completion_tokens: int = 128
     max_turns: int = 1
+    num_greedy: int = 0
+
+    def temperature_of(self, sample_index: int) -> float:
+        """Return the temperature of one sample: 0 for a greedy one."""
+        is_greedy = sample_index >= self.num_samples - self.num_greedy
+        return 0.0 if is_greedy else self.temperature
 
     def to_json(self) -> dict[str, JSON]:
         return {**dataclasses.asdict(self), "split": str(self.split)}
@@ -321,7 +347,11 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One finished attempt at a task: the transcript, its token record and its score."""
+    """One finished attempt at a task: the transcript, its token record and its score.
+
+    ``turn_scores[j]`` judges turn j (the last may have none); ``step_scores`` are (index of the
+    action token that ends the step, value), counted over all completion tokens of the trajectory.
+    """
 
     request_id: int
     sample_index: int
@@ -330,6 +360,7 @@ class Trajectory:
     score: Score
     turn_scores: tuple[Score, ...] = ()
     state: JSON = None
+    step_scores: tuple[tuple[int, float | None], ...] = ()
 
     @property
     def num_completion_tokens(self) -> int:
@@ -347,6 +378,7 @@ class Trajectory:
             "turns": [t.to_json() for t in self.turns],
             "score": self.score.to_json(),
             "turn_scores": [s.to_json() for s in self.turn_scores],
+            "step_scores": [list(step) for step in self.step_scores],
             "state": self.state,
         }
 
@@ -359,6 +391,7 @@ class Trajectory:
             turns=tuple(Turn.from_json(t) for t in raw["turns"]),
             score=Score.from_json(raw["score"]),
             turn_scores=tuple(Score.from_json(s) for s in raw["turn_scores"]),
+            step_scores=tuple((end, value) for end, value in raw.get("step_scores", ())),
             state=raw["state"],
         )
 
@@ -389,3 +422,8 @@ class Group:
             Task.from_json(raw["task"]),
             tuple(Trajectory.from_json(t) for t in raw["trajectories"]),
         )
+
+
+def _finite(value: float | None) -> float | None:
+    """Return the number, None for what is none."""
+    return value if value is not None and math.isfinite(value) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from educe.algorithms.catalogue import Bundle, resolve_bundle
@@ -83,9 +83,7 @@ class Plan:
     @property
     def needs_reference(self) -> bool:
         """Whether a reference model must be held beside the policy."""
-        return "rl" in self.recipe.stages and any(
-            b.kl_coefficient > 0 for b in self.bundles.values()
-        )
+        return "rl" in self.recipe.stages and any(b.needs_reference for b in self.bundles.values())
 
     @property
     def longest_sequence(self) -> int:
@@ -101,21 +99,53 @@ class Plan:
         return RecipeError(f"{key}: {message}", self.where(key))
 
 
+SETTING_OF = {
+    "kl_place": "algorithm.kl.place",
+    "whitening": "algorithm.credit.whitening",
+    "gamma": "algorithm.credit.gamma",
+    "lam": "algorithm.credit.lam",
+    "lam_alpha": "algorithm.credit.lam_alpha",
+    "k": "algorithm.credit.k",
+    "value_coefficient": "algorithm.value.coefficient",
+    "value_clip": "algorithm.value.clip",
+}
+"""Where a bundle's number stands in a recipe, when not as ``algorithm.NUMBER``."""
+
+
 def algorithm_overrides(settings: AlgorithmSettings) -> dict[str, object]:
-    """Return what a recipe changes of its bundle: every given setting but the name."""
-    return settings.model_dump(exclude={"name"}, exclude_unset=True, exclude_none=True)
+    """Return what a recipe changes of its bundle, by the bundle's names: every given setting."""
+    given = settings.model_dump(exclude={"name", "credit", "kl", "value"}, exclude_none=True)
+    given |= settings.credit.model_dump(exclude_none=True)
+    if settings.kl.place is not None:
+        given["kl_place"] = settings.kl.place
+    return given
 
 
 def bundle_of(recipe: Recipe, domain: DomainSettings) -> Bundle:
     """Return the algorithm of a domain: the run's with its overrides, or another as published.
 
+    The value head and the entropy target are the run's, whatever the domain's algorithm.
+
     Raises:
-        RecipeError: no algorithm has that name.
+        RecipeError: no algorithm has that name, or its overrides contradict each other.
     """
     run = recipe.algorithm
-    if domain.algorithm in ("", run.name):
-        return resolve_bundle(run.name, algorithm_overrides(run))
-    return resolve_bundle(domain.algorithm)
+    options: dict[str, float] = {}
+    if recipe.rl.exploration.entropy_target:
+        options["entropy_target"] = recipe.rl.exploration.entropy_target
+    if domain.algorithm not in ("", run.name):
+        return _with_values(resolve_bundle(domain.algorithm, options=options), recipe)
+    if run.kl.target:
+        options["kl_target"] = run.kl.target
+    return _with_values(resolve_bundle(run.name, algorithm_overrides(run), options), recipe)
+
+
+def _with_values(bundle: Bundle, recipe: Recipe) -> Bundle:
+    if not bundle.needs_values:
+        return bundle
+    given = recipe.algorithm.value.model_dump(include={"coefficient", "clip"}, exclude_none=True)
+    numbers = dict(bundle.options) | {f"value_{k}": v for k, v in given.items()}
+    return replace(bundle, options=tuple(numbers.items()))
 
 
 def plan_domain(
@@ -154,16 +184,19 @@ class BatchAlgebra:
     updates: int
     prompts_per_update: float
     tokens: int
+    epochs: int = 1
 
     @property
     def optimizer_steps(self) -> int:
-        return self.steps * self.updates
+        return self.steps * self.updates * self.epochs
 
 
 def reinforce_algebra(plan: Plan) -> BatchAlgebra:
     """Return the batch algebra of the ``rl`` stage."""
     rl = plan.recipe.rl
-    completions = rl.prompts * rl.group_size
+    # ReMax adds a greedy completion to each prompt.
+    rows = sum(d.share * (rl.group_size + d.bundle.needs_greedy) for d in plan.domains.values())
+    completions = round(rl.prompts * rows) if plan.domains else rl.prompts * rl.group_size
     expected = sum(d.share * d.completion_tokens * d.max_turns for d in plan.domains.values())
     return BatchAlgebra(
         steps=rl.steps,
@@ -172,6 +205,7 @@ def reinforce_algebra(plan: Plan) -> BatchAlgebra:
         updates=rl.updates,
         prompts_per_update=rl.prompts / rl.updates,
         tokens=round(completions * expected),
+        epochs=rl.epochs,
     )
 
 

@@ -29,6 +29,7 @@ from educe.core.types import (
 from educe.models.chat import ChatFormat
 from educe.rollout.outcomes import Outcome, ReplyFailure
 from educe.rollout.scoring import Scoring
+from educe.rollout.steps import judged_turns, step_scores
 
 PreparePrompt = Callable[[Task], Sequence[Message]]
 
@@ -44,6 +45,7 @@ class _Attempt:
     context: tuple[int, ...]
     state: JSON
     turns: list[Turn] = field(default_factory=list)
+    turn_scores: list[Score | None] = field(default_factory=list)
     parent: str = ""
     scoring_key: str = ""
     result: Trajectory | None = None
@@ -180,7 +182,7 @@ class RolloutRunner:
             return
         parameters = SamplingParameters(
             max_tokens=min(request.max_completion_tokens, room),
-            temperature=request.temperature,
+            temperature=request.temperature_of(attempt.sample_index),
             seed_key=derive(
                 "sample", self.seed, request.request_id, attempt.task.task_id,
                 attempt.sample_index, len(attempt.turns),
@@ -244,7 +246,7 @@ class RolloutRunner:
                 behaviour_logprobs=completion.logprobs,
                 policy_versions=(completion.policy_version,) * count,
                 stop_reason=stop,
-                temperature=attempt.request.temperature,
+                temperature=attempt.request.temperature_of(attempt.sample_index),
             )
         )
         attempt.transcript.append(message)
@@ -274,6 +276,7 @@ class RolloutRunner:
 
     def _continue(self, attempt: _Attempt, reply: Reply) -> None:
         attempt.state = reply.state
+        attempt.turn_scores.append(reply.score)
         if reply.done:
             attempt.transcript.extend(reply.messages)
             self._submit_score(attempt)
@@ -296,6 +299,8 @@ class RolloutRunner:
             messages=tuple(attempt.transcript),
             turns=tuple(attempt.turns),
             score=score,
+            turn_scores=judged_turns(attempt.turn_scores),
+            step_scores=step_scores(attempt.turns, score, self.chat.decode),
             state=attempt.state,
         )
         del self._attempts[attempt.key]

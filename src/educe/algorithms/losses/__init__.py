@@ -16,7 +16,7 @@ from educe.algorithms.losses.policy import (
     soft_adaptive,
     truncated_reinforce,
 )
-from educe.algorithms.losses.values import value_loss
+from educe.algorithms.losses.values import value_loss, with_value_loss
 from educe.algorithms.streams import (
     LossFunction,
     Segments,
@@ -44,4 +44,5 @@ __all__ = [
     "value_loss",
     "with_entropy_bonus",
     "with_reference_kl",
+    "with_value_loss",
 ]

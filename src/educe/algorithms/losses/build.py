@@ -7,43 +7,65 @@ from functools import partial
 
 from torch import Tensor
 
-from educe.algorithms.catalogue import Bundle
+from educe.algorithms.bundle import Bundle
 from educe.algorithms.importance import build_correction
-from educe.algorithms.kl import kl_per_token
+from educe.algorithms.kl import RATIO_WEIGHTED, kl_per_token, ratio_weighted_k3
 from educe.algorithms.losses.policy import (
     clipped_surrogate,
     corrected,
     cross_entropy,
     divergence_masked,
     geometric_mean,
+    negative_sequences_masked,
     reinforce,
     soft_adaptive,
     truncated_reinforce,
 )
-from educe.algorithms.streams import LossFunction, Segments, Streams, TokenLoss
+from educe.algorithms.losses.values import with_value_loss
+from educe.algorithms.streams import (
+    LossFunction,
+    Segments,
+    Streams,
+    TokenLoss,
+    proximal_logprobs,
+)
 
 
-def with_reference_kl(loss: LossFunction, coefficient: float, estimator: str) -> LossFunction:
-    """Return the loss plus coefficient * KL(policy || reference) per token."""
+def with_reference_kl(loss: LossFunction, coefficient: float | str, estimator: str) -> LossFunction:
+    """Return the loss plus coefficient * KL(policy || reference) per token.
+
+    ``coefficient`` is a number, or the name of the stream that holds it for each token (it changes
+    from step to step, the loss is built once).
+    """
 
     def combined(
         policy_logprobs_N: Tensor, entropy_N: Tensor, streams: Streams, segments: Segments
     ) -> TokenLoss:
         inner = loss(policy_logprobs_N, entropy_N, streams, segments)
-        kl = kl_per_token(policy_logprobs_N, streams["reference_logprobs"], estimator)
-        return TokenLoss(inner.loss_N + coefficient * kl, inner.diagnostics)
+        reference = streams["reference_logprobs"]
+        if estimator == RATIO_WEIGHTED:
+            proximal = proximal_logprobs(policy_logprobs_N, streams)
+            kl = ratio_weighted_k3(policy_logprobs_N, proximal, reference)
+        else:
+            kl = kl_per_token(policy_logprobs_N, reference, estimator)
+        weight = streams[coefficient] if isinstance(coefficient, str) else coefficient
+        return TokenLoss(inner.loss_N + weight * kl, inner.diagnostics)
 
     return combined
 
 
-def with_entropy_bonus(loss: LossFunction, coefficient: float) -> LossFunction:
-    """Return the loss minus coefficient * the policy's entropy at each token."""
+def with_entropy_bonus(loss: LossFunction, coefficient: float | str) -> LossFunction:
+    """Return the loss minus coefficient * the policy's entropy at each token.
+
+    ``coefficient`` as in :func:`with_reference_kl`.
+    """
 
     def combined(
         policy_logprobs_N: Tensor, entropy_N: Tensor, streams: Streams, segments: Segments
     ) -> TokenLoss:
         inner = loss(policy_logprobs_N, entropy_N, streams, segments)
-        return TokenLoss(inner.loss_N - coefficient * entropy_N, inner.diagnostics)
+        weight = streams[coefficient] if isinstance(coefficient, str) else coefficient
+        return TokenLoss(inner.loss_N - weight * entropy_N, inner.diagnostics)
 
     return combined
 
@@ -100,17 +122,32 @@ _BUILDERS: dict[str, Callable[[Bundle], LossFunction]] = {
 def build_loss(bundle: Bundle) -> LossFunction:
     """Return the per-token loss of a resolved bundle.
 
-    Composed from the inside out: loss, correction, reference KL, entropy bonus.
+    Composed from the inside out: loss, sequence drop, correction, reference KL, entropy bonus,
+    value loss. Coefficients that a controller moves are read from the streams
+    ``kl_coefficient`` and ``entropy_coefficient``.
 
     Raises:
         ValueError: for correction bounds that are no interval.
     """
     loss = _BUILDERS[bundle.loss](bundle)
+    drop = bundle.option("sequence_drop", 0.0)
+    if drop > 0:
+        loss = negative_sequences_masked(loss, limit=drop)
     if bundle.loss != "cross_entropy":
         low, high = bundle.importance_floor, bundle.importance_cap
         loss = corrected(loss, build_correction(bundle.correction, low, high))
-    if bundle.kl_coefficient > 0:
-        loss = with_reference_kl(loss, bundle.kl_coefficient, bundle.kl_estimator)
-    if bundle.entropy_coefficient:
+    if bundle.kl_in_loss:
+        steered = bundle.option("kl_target", 0.0) > 0
+        weight = "kl_coefficient" if steered else bundle.kl_coefficient
+        loss = with_reference_kl(loss, weight, bundle.kl_estimator)
+    if bundle.option("entropy_target", 0.0) > 0:
+        loss = with_entropy_bonus(loss, "entropy_coefficient")
+    elif bundle.entropy_coefficient:
         loss = with_entropy_bonus(loss, bundle.entropy_coefficient)
+    if bundle.needs_values:
+        loss = with_value_loss(
+            loss,
+            coefficient=bundle.option("value_coefficient", 0.1),
+            clip=bundle.option("value_clip", 0.2),
+        )
     return loss
