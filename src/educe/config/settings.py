@@ -14,6 +14,8 @@ from educe.config.algorithm_settings import (
     ExplorationSettings,
     ShapingSettings,
 )
+from educe.config.mixture_settings import CurriculumSettings as CurriculumSettings
+from educe.config.mixture_settings import MixtureSettings as MixtureSettings
 from educe.config.review_settings import ReviewSettings as ReviewSettings
 from educe.config.section import Section as Section
 from educe.core.stages import stage_names
@@ -433,6 +435,8 @@ class Recipe(Section):
     goal: GoalSettings = Field(default_factory=lambda: GoalSettings())
     review: ReviewSettings = Field(default_factory=lambda: ReviewSettings())
     guards: GuardSettings = Field(default_factory=lambda: GuardSettings())
+    mixture: MixtureSettings = Field(default_factory=lambda: MixtureSettings())
+    curriculum: CurriculumSettings = Field(default_factory=lambda: CurriculumSettings())
 
     @property
     def stage_names(self) -> tuple[str, ...]:

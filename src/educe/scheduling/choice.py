@@ -1,0 +1,105 @@
+"""From a recipe's [mixture] and [curriculum] to the objects that choose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from educe.config.mixture_settings import CurriculumSettings, MixtureSettings
+from educe.core.protocols import DomainSpec
+from educe.scheduling.controller import ControlSettings
+from educe.scheduling.levels import LevelControl, ladders_of
+from educe.scheduling.mixture import AdaptiveMixture, MixedDomain, Mixture, StaticMixture
+from educe.scheduling.tasks import TaskChooser
+
+FIXED = ("static", "size", "temperature")
+
+
+def build_mixture(
+    settings: MixtureSettings,
+    curriculum: CurriculumSettings,
+    weights: Mapping[str, float],
+    specs: Mapping[str, DomainSpec],
+    seed: int,
+) -> Mixture:
+    """Return the mixture that a recipe asks for.
+
+    Args:
+        weights: by domain, as the recipe's [domains] give them.
+        specs: by domain; ``num_tasks`` None counts ``settings.size_limit`` tasks.
+    """
+    weights = sized_weights(settings, weights, specs)
+    if settings.strategy in FIXED and curriculum.levels == "fixed":
+        return StaticMixture(weights, seed)
+    groups = pooled_families(specs)
+    domains = {
+        name: MixedDomain(weight, groups[name], specs[name].floor)
+        for name, weight in weights.items()
+    }
+    return AdaptiveMixture(
+        domains,
+        control_settings(settings),
+        seed=seed,
+        half_life=settings.half_life,
+        pooling=settings.pooling,
+        protected=settings.protected,
+        levels=_levels(curriculum, weights, specs),
+    )
+
+
+def control_settings(settings: MixtureSettings) -> ControlSettings:
+    """Return how the controller acts."""
+    return ControlSettings(
+        strategy="static" if settings.strategy in FIXED else settings.strategy,
+        cost_power=0.0 if settings.cost == "prompts" else settings.cost_power,
+        sharpness=settings.sharpness,
+        floor=settings.floor,
+        ceiling=settings.ceiling,
+        visit_within=settings.visit_within,
+        slip=settings.slip,
+        protect_boost=settings.protect_boost,
+        optimism=settings.optimism,
+    )
+
+
+def sized_weights(
+    settings: MixtureSettings, weights: Mapping[str, float], specs: Mapping[str, DomainSpec]
+) -> dict[str, float]:
+    """Return the weights, times the (tempered) number of tasks where the strategy asks for it."""
+    if settings.strategy not in ("size", "temperature"):
+        return dict(weights)
+    power = 1.0 if settings.strategy == "size" else 1.0 / settings.temperature
+    limit = settings.size_limit
+    return {
+        name: weight * min(specs[name].num_tasks or limit, limit) ** power
+        for name, weight in weights.items()
+    }
+
+
+def pooled_families(specs: Mapping[str, DomainSpec]) -> dict[str, str]:
+    """Return whom each domain is read through: its family where it has company in the run, else
+    its kind."""
+    sizes = Counter(spec.family for spec in specs.values())
+    return {
+        name: spec.family if sizes[spec.family] > 1 else f"kind {spec.kind}"
+        for name, spec in specs.items()
+    }
+
+
+def build_tasks(
+    settings: CurriculumSettings, sizes: Mapping[str, int | None], group_size: int
+) -> TaskChooser | None:
+    """Return what chooses tasks of finite domains; None takes them in order."""
+    if settings.tasks == "in_order":
+        return None
+    return TaskChooser(sizes, group_size, settings.min_signal, settings.revisit)
+
+
+def _levels(
+    settings: CurriculumSettings, weights: Mapping[str, float], specs: Mapping[str, DomainSpec]
+) -> LevelControl | None:
+    if settings.levels == "fixed":
+        return None
+    active = {name: spec.family for name, spec in specs.items() if weights.get(name, 0.0) > 0}
+    own = {name: weights[name] for name in active}
+    return LevelControl(ladders_of(active), own, settings.band_low, settings.band_high)
