@@ -64,8 +64,8 @@ class ProcessGroup:
         rank, world_size: of this process.
         host, port: of the store that rank 0 opens.
         join_timeout_s: how long to wait for the other ranks to appear.
-        timeout_s: a collective that waits longer raises instead of hanging; others wait this long
-            while rank 0 samples.
+        timeout_s: a collective that waits longer raises instead of hanging. What rank 0 does alone
+            does not count: the others wait for its broadcast without a limit.
         check: called while waiting for the ranks; may raise when one is known to be dead.
     """
 
@@ -105,6 +105,8 @@ class ProcessGroup:
             timeout=timedelta(seconds=timeout_s),
         )
         self._dist = dist
+        self._store = store
+        self._num_broadcasts = 0
         self.rank = rank
         self.world_size = world_size
 
@@ -125,9 +127,24 @@ class ProcessGroup:
         return out
 
     def broadcast(self, value: Any) -> Any:
+        self._wait_for_rank_0()
         box = [value]
         self._dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def _wait_for_rank_0(self) -> None:
+        """Wait without a limit until rank 0 broadcasts: it may sample or evaluate for hours.
+
+        Its store dies with it, which raises here.
+        """
+        self._num_broadcasts += 1
+        if self.rank == 0:
+            self._store.add("broadcasts", 1)
+            return
+        pause_s = 0.001
+        while self._store.add("broadcasts", 0) < self._num_broadcasts:
+            time.sleep(pause_s)
+            pause_s = min(0.1, 2 * pause_s)
 
     def barrier(self) -> None:
         self._dist.barrier()
