@@ -19,6 +19,7 @@ from educe.core.seeds import derive
 from educe.core.types import JSON, Group, TaskRequest
 from educe.domains.registry import load_domain
 from educe.domains.renamed import RenamedDomain
+from educe.evaluation.cache import ContentCache
 from educe.evaluation.dimensions import load_suite_dimensions
 from educe.evaluation.dimensions.protocol import (
     Dimension,
@@ -32,10 +33,20 @@ from educe.evaluation.dimensions.protocol import (
 from educe.evaluation.measures import MeasureEstimate, estimate_measure
 from educe.evaluation.records import Counts, EvalResult, EvalRow, Outcome, rows_of
 from educe.evaluation.refusals import is_refusal
-from educe.evaluation.runner import Progress, RowCache, evaluate_requests
+from educe.evaluation.runner import Progress, evaluate_requests
 from educe.evaluation.saved import save_meaning
+from educe.evaluation.strategies import Strategy, strategy_named
 from educe.evaluation.subject import Subject
 from educe.evaluation.summary import HeadlineRule
+from educe.evaluation.wordings import (
+    WORDINGS,
+    RewordedDomain,
+    Wording,
+    applies_to,
+    reworded_settings,
+    wording_named,
+    worker_settings,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,7 @@ class SuitePlan:
         dimensions: names; empty takes the suite's own.
         domains: of a recipe, for dimensions that look at what was trained.
         options: by dimension.
+        strategy: how tasks are answered (see ``strategies``), where a part takes one.
         seed: root of a plan's own choices (not of the sampling).
     """
 
@@ -54,6 +66,7 @@ class SuitePlan:
     dimensions: tuple[str, ...] = ()
     domains: Mapping[str, DomainSettings] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    strategy: str = "direct"
     seed: int = 0
     level: float = 0.95
 
@@ -117,6 +130,7 @@ class Asked:
 
     name: str
     part: Part
+    strategy: Strategy
     settings: DomainSettings
     domain: Domain
     requests: tuple[TaskRequest, ...]
@@ -128,7 +142,7 @@ def run_suite(
     *,
     out: Path | None = None,
     name: str = "after",
-    cache: RowCache | None = None,
+    cache: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
     announce: Callable[[str], None] = lambda _: None,
     services: Services | None = None,
@@ -136,24 +150,26 @@ def run_suite(
     """Ask a model everything that the plan's dimensions want to know.
 
     With ``out``, finished tasks lie in OUT/NAME.jsonl and resume; OUT/NAME.json beside it says that
-    the suite is complete.
+    the suite is complete. ``cache`` is a folder of finished rows by content (see ``cache``).
 
     Raises:
         EduceError: unknown suite or dimension, a part without tasks, a package that cannot be had,
             or a journal of another plan or model.
     """
     dimensions = load_suite_dimensions(plan.suite, plan.dimensions)
+    strategy = strategy_named(plan.strategy)
     asked: list[Asked] = []
     notes: list[str] = []
     for dimension in dimensions:
         parts = dimension.plan(_context(subject, plan, dimension, announce))
-        asked += [_ask(dimension.name, part, notes) for part in parts]
+        asked += [_ask(dimension.name, part, strategy, notes) for part in parts]
     names = [a.name for a in asked]
     if len(set(names)) != len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise EduceError(f"two parts of a suite have the same name: {', '.join(twice)}")
     settings = _settings(subject, plan, asked)
     domains = {a.name: a.domain for a in asked}
+    strategies = {a.name: a.strategy for a in asked}
     journal = None if out is None else out / f"{name}.jsonl"
     with subject.open({a.name: a.settings for a in asked}, domains) as sampler:
         rows = evaluate_requests(
@@ -161,10 +177,12 @@ def run_suite(
             domains,
             [request for a in asked for request in a.requests],
             settings=settings,
-            to_rows=suite_rows,
+            to_rows=lambda group: suite_rows(group, strategies[group.task.domain]),
             label=subject.label,
             journal=journal,
-            cache=cache,
+            cache=None
+            if cache is None
+            else ContentCache(cache, subject.identity, domains, _scoring(asked)),
             progress=progress,
             cost=_cost,
         )
@@ -220,17 +238,17 @@ def rows_of_dimension(rows: Iterable[EvalRow], name: str) -> list[EvalRow]:
     return [r for r in rows if r.domain.partition("/")[0] == name]
 
 
-def suite_rows(group: Group) -> list[EvalRow]:
-    """Return a finished group's rows, with refusals told apart from wrong answers.
+def suite_rows(group: Group, strategy: Strategy | None = None) -> list[EvalRow]:
+    """Return a finished group's rows, with refusals told apart and the strategy's choice made.
 
-    A wrapper that rewords a task leaves the original's content hash in its metadata, so that the
-    same task under two wordings stays one item.
+    Rows of a reworded task carry the original's content hash, so that the same task under two
+    wordings stays one item.
     """
     base = group.task.metadata.get("base_hash")
-    rows = rows_of(group)
+    rows = [_refused(r) for r in rows_of(group)]
     if base:
         rows = [replace(r, content_hash=str(base)) for r in rows]
-    return [_refused(r) for r in rows]
+    return rows if strategy is None else strategy.reduce(group, rows)
 
 
 def _refused(row: EvalRow) -> EvalRow:
@@ -254,10 +272,20 @@ def _context(
     )
 
 
-def _ask(dimension: str, part: Part, notes: list[str]) -> Asked:
+def _ask(dimension: str, part: Part, strategy: Strategy, notes: list[str]) -> Asked:
     name = f"{dimension}/{part.name}"
-    settings = _worker_settings(part)
+    settings = worker_settings(part.source, part.settings)
     domain = part.domain or load_domain(name, settings)
+    if not part.takes_strategy:
+        strategy = strategy_named("direct")
+    if strategy.wording:
+        wording = wording_named(strategy.wording)
+        if not applies_to(wording, domain.spec):
+            notes.append(f"{name}: {strategy.name} does not apply here; asked directly")
+            strategy = strategy_named("direct")
+        else:
+            domain = RewordedDomain(domain, wording)
+            settings = reworded_settings(wording.name, settings, name)
     if domain.spec.name != name:
         domain = RenamedDomain(domain, name)
     size = domain.size(part.split)
@@ -266,37 +294,37 @@ def _ask(dimension: str, part: Part, notes: list[str]) -> Asked:
         raise EduceError(f"{name} has no {part.split} tasks; leave it out of the plan")
     if count < part.num_tasks:
         notes.append(f"{name}: only {size} tasks exist, {part.num_tasks} were asked")
-    requests = tuple(
-        TaskRequest(
-            # Any stable number: the draws follow from it, and journals and caches from the draws.
-            request_id=derive("suite", name, str(part.split), index) >> 1,
-            domain=name,
-            split=part.split,
-            index=index,
-            num_samples=part.samples,
-            temperature=part.temperature,
-            max_completion_tokens=part.max_completion_tokens or domain.spec.max_completion_tokens,
-            max_turns=part.max_turns or domain.spec.max_turns,
-        )
-        for index in range(count)
+    return Asked(
+        name,
+        part,
+        strategy,
+        settings,
+        domain,
+        tuple(_request(name, part, strategy, domain, index) for index in range(count)),
     )
-    return Asked(name, part, settings, domain, requests)
 
 
-def _worker_settings(part: Part) -> DomainSettings:
-    """Return settings that load the part's domain under any name.
+def _request(name: str, part: Part, strategy: Strategy, domain: Domain, index: int) -> TaskRequest:
+    temperature = part.temperature if strategy.temperature is None else strategy.temperature
+    wording = WORDINGS.get(strategy.wording, Wording(""))
+    tokens, turns = part.max_completion_tokens, part.max_turns
+    return TaskRequest(
+        # Any stable number: the draws follow from it, and journals and caches from the draws.
+        request_id=derive("suite", name, strategy.name, str(part.split), index) >> 1,
+        domain=name,
+        split=part.split,
+        index=index,
+        num_samples=part.samples * strategy.draws,
+        temperature=temperature,
+        max_completion_tokens=(tokens + wording.extra_tokens)
+        if tokens
+        else domain.spec.max_completion_tokens,
+        max_turns=(turns + wording.extra_turns) if turns else domain.spec.max_turns,
+    )
 
-    A registered domain goes through a function, because its rows carry another name.
-    """
-    if not part.source:
-        return part.settings
-    options = {"name": part.source, "options": dict(part.settings.options)}
-    return DomainSettings(function="educe.evaluation.suite:registered_domain", options=options)
 
-
-def registered_domain(name: str, options: Mapping[str, JSON]) -> Domain:
-    """Return a registered domain; what scoring workers load a part by."""
-    return load_domain(name, DomainSettings(options=dict(options)))
+def _scoring(asked: Sequence[Asked]) -> dict[str, JSON]:
+    return {a.name: [a.settings.model_dump(mode="json"), a.strategy.name] for a in asked}
 
 
 def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict[str, JSON]:
@@ -307,7 +335,8 @@ def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict
         "identity": subject.identity,
         "split": {a.name: str(a.part.split) for a in asked},
         "samples": {a.name: a.part.samples for a in asked},
-        "temperature": {a.name: a.part.temperature for a in asked},
+        "temperature": {a.name: a.requests[0].temperature for a in asked},
+        "strategy": {a.name: a.strategy.name for a in asked},
         "limits": {
             a.name: [a.requests[0].max_completion_tokens, a.requests[0].max_turns] for a in asked
         },
