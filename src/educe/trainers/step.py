@@ -23,6 +23,7 @@ from educe.models.logprobs import TokenLogprobs, token_logprobs
 from educe.parallel.collectives import Collectives, SingleProcess, rank_slice
 from educe.rollout.packing import Pack, TrainingSample, pack_samples
 from educe.trainers.optimizers import build_optimizer, set_learning_rate
+from educe.trainers.step_limits import StepLimits
 
 
 @dataclass(slots=True)
@@ -35,6 +36,8 @@ class TrainerState:
     compute_dtype: torch.dtype
     step: int = 0
     collectives: Collectives = field(default_factory=SingleProcess)
+    limits: StepLimits = field(default_factory=StepLimits)
+    rate_scale: float = 1.0
 
     @staticmethod
     def create(
@@ -197,12 +200,12 @@ def optimizer_step(
     parameters = [p for _, p in state.model.trainable()]
     limit = state.settings.max_grad_norm or float("inf")
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-    skipped = ""
-    if norm != norm or norm == float("inf"):
-        skipped = f"gradient norm is {norm}"
-    else:
-        set_learning_rate(state.optimizer, learning_rate)
-        state.optimizer.step()
+    skipped = state.limits.reason_to_skip(norm)
+    if not skipped:
+        rate = learning_rate * state.rate_scale
+        set_learning_rate(state.optimizer, rate)
+        tally.mean("learning_rate", rate)
+        tally.maximum("update_norm", state.limits.apply(state.optimizer, parameters))
     state.step += 1
     state.optimizer.zero_grad(set_to_none=True)
     num_tokens = sum(s.num_trained for s in samples)
