@@ -1,6 +1,7 @@
 """Checkpoints: safetensors and JSON, written beside and renamed, never half loaded.
 
     RUN/checkpoints/step-000120/   model.safetensors  optimizer.safetensors  state.json  COMPLETE
+                                   frozen.safetensors where a run holds more (a refreshed reference)
     RUN/checkpoints/best.json      which one has the best value of the watched metric
 
 No pickle anywhere. Tensors are stored whole, so a checkpoint loads at any number of ranks.
@@ -43,7 +44,7 @@ class Checkpoint:
 def optimizer_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
     """Return the optimizer's per-parameter tensors as ``NAME|KEY``."""
     out: dict[str, torch.Tensor] = {}
-    for name, parameter in state.model.trainable():
+    for name, parameter in state.trainable():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             tensor = value if torch.is_tensor(value) else torch.tensor(float(value))
             out[f"{name}|{key}"] = tensor
@@ -52,7 +53,7 @@ def optimizer_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
 
 def restore_optimizer(state: TrainerState, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put saved tensors back; every one must belong to a parameter that is trained."""
-    parameters = dict(state.model.trainable())
+    parameters = dict(state.trainable())
     state.optimizer.state.clear()
     for flat, tensor in tensors.items():
         name, _, key = flat.rpartition("|")
@@ -66,7 +67,7 @@ def restore_optimizer(state: TrainerState, tensors: Mapping[str, torch.Tensor]) 
 
 
 def _model_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach() for name, parameter in state.model.trainable()}
+    return {name: parameter.detach() for name, parameter in state.trainable()}
 
 
 class CheckpointStore:
@@ -108,6 +109,8 @@ class CheckpointStore:
         self.wait()
         tensors = {n: t.clone().cpu() for n, t in _model_tensors(state).items()}
         moments = {n: t.clone().cpu() for n, t in optimizer_tensors(state).items()}
+        # Frozen tensors are replaced as a whole, never changed in place: no copy is needed.
+        frozen = dict(state.frozen)
         meta = {
             "format_version": FORMAT_VERSION,
             "trainer_step": state.step,
@@ -118,7 +121,9 @@ class CheckpointStore:
         target = self._free_name(state.step)
         text = json.dumps(meta)
         self._writer = threading.Thread(
-            target=self._write, args=(target, tensors, moments, text, metric), daemon=False
+            target=self._write,
+            args=(target, {"model": tensors, "optimizer": moments, "frozen": frozen}, text, metric),
+            daemon=False,
         )
         self._writer.start()
         if wait:
@@ -155,8 +160,7 @@ class CheckpointStore:
     def _write(
         self,
         target: Path,
-        tensors: dict[str, torch.Tensor],
-        moments: dict[str, torch.Tensor],
+        files: dict[str, dict[str, torch.Tensor]],
         text: str,
         metric: float | None,
     ) -> None:
@@ -165,8 +169,9 @@ class CheckpointStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
-            save_file(tensors, beside / "model.safetensors")
-            save_file(moments, beside / "optimizer.safetensors")
+            for name, tensors in files.items():
+                if tensors or name != "frozen":
+                    save_file(tensors, beside / f"{name}.safetensors")
             (beside / "state.json").write_text(text, encoding="utf-8")
             (beside / COMPLETE).write_text("", encoding="utf-8")
             for file in beside.iterdir():
@@ -243,7 +248,8 @@ def load_checkpoint(folder: Path, state: TrainerState) -> Checkpoint:
     meta = read_progress(folder)
     saved = load_file(folder / "model.safetensors")
     moments = load_file(folder / "optimizer.safetensors")
-    own = dict(state.model.trainable())
+    held = folder / "frozen.safetensors"
+    own = dict(state.trainable())
     if saved.keys() != own.keys():
         odd = sorted(saved.keys() ^ own.keys())[:3]
         raise CheckpointError(
@@ -260,5 +266,6 @@ def load_checkpoint(folder: Path, state: TrainerState) -> Checkpoint:
         for name, parameter in own.items():
             parameter.copy_(saved[name])
     restore_optimizer(state, moments)
+    state.frozen = load_file(held) if held.exists() else {}
     state.step = meta["trainer_step"]
     return Checkpoint(folder, meta["progress"])

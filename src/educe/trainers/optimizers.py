@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -11,9 +11,17 @@ from educe.config.settings import OptimizerSettings
 
 
 def build_optimizer(
-    parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings, learning_rate: float
+    parameters: Iterable[torch.nn.Parameter],
+    settings: OptimizerSettings,
+    learning_rate: float,
+    *,
+    head: Sequence[torch.nn.Parameter] = (),
+    head_scale: float = 1.0,
 ) -> torch.optim.Optimizer:
-    """Return torch's optimizer of that name; matrices decay, vectors do not."""
+    """Return torch's optimizer of that name; matrices decay, vectors do not.
+
+    Parameters of a new ``head`` do not decay, and learn at ``head_scale`` times the rate.
+    """
     matrices: list[torch.nn.Parameter] = []
     vectors: list[torch.nn.Parameter] = []
     for parameter in parameters:
@@ -21,6 +29,12 @@ def build_optimizer(
     groups = [
         {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
+        {
+            "params": list(head),
+            "weight_decay": 0.0,
+            "lr": learning_rate * head_scale,
+            "scale": head_scale,
+        },
     ]
     groups = [g for g in groups if g["params"]]
     if settings.name == "sgd":
@@ -53,5 +67,6 @@ def learning_rate_at(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the rate of every group, times the group's own scale."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get("scale", 1.0)

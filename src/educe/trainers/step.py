@@ -5,6 +5,7 @@ Knows no algorithm, domain or reward by name: losses come by id, everything else
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from educe.core.metrics import Tally
 from educe.models.attention import ForestContext
 from educe.models.load import LoadedModel
 from educe.models.logprobs import TokenLogprobs, token_logprobs
+from educe.models.value_head import ValueHead
 from educe.parallel.collectives import Collectives, SingleProcess, rank_slice
 from educe.rollout.packing import Pack, TrainingSample, pack_samples
 from educe.trainers.optimizers import build_optimizer, set_learning_rate
@@ -28,7 +30,12 @@ from educe.trainers.step_limits import StepLimits
 
 @dataclass(slots=True)
 class TrainerState:
-    """What training changes: the model, its optimizer, and how often they were changed."""
+    """What training changes: the model, its optimizer, and how often they were changed.
+
+    Attributes:
+        value_head: the critic, where an algorithm needs one.
+        frozen: tensors that no step changes but a resume needs (a refreshed reference), by name.
+    """
 
     model: LoadedModel
     optimizer: torch.optim.Optimizer
@@ -38,6 +45,8 @@ class TrainerState:
     collectives: Collectives = field(default_factory=SingleProcess)
     limits: StepLimits = field(default_factory=StepLimits)
     rate_scale: float = 1.0
+    value_head: ValueHead | None = None
+    frozen: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def create(
@@ -47,15 +56,26 @@ class TrainerState:
         *,
         compute_dtype: torch.dtype | None = None,
         collectives: Collectives | None = None,
+        value_head: ValueHead | None = None,
+        value_learning_rate: float = 0.0,
     ) -> TrainerState:
+        """Return a fresh state; ``value_learning_rate`` 0 takes the model's."""
         parameters = [p for _, p in model.trainable()]
+        head = [] if value_head is None else list(value_head.parameters())
+        scale = (value_learning_rate or learning_rate) / learning_rate
         return TrainerState(
             model,
-            build_optimizer(parameters, settings, learning_rate),
+            build_optimizer(parameters, settings, learning_rate, head=head, head_scale=scale),
             settings,
             compute_dtype or model.head_weight().dtype,
             collectives=collectives or SingleProcess(),
+            value_head=value_head,
         )
+
+    def trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return (name, parameter) of everything the optimizer changes: the model's, the head's."""
+        head = [] if self.value_head is None else self.value_head.trainable()
+        return self.model.trainable() + head
 
 
 @dataclass(slots=True)
@@ -99,13 +119,32 @@ def trained_rows(
     return rows, temperature, torch.as_tensor(pack.target_N, device=device)
 
 
+def forward_with_values(
+    state: TrainerState, pack: Pack, forward: Forward = forward_pack
+) -> tuple[TokenLogprobs, Tensor | None]:
+    """Return a pack's log-probabilities, and the head's N values where its samples learn values.
+
+    Both come from one forward of the model.
+    """
+    if state.value_head is None or "returns" not in pack.streams:
+        return forward(state.model, pack, state.compute_dtype), None
+    rows, temperature, targets = trained_rows(state.model, pack, state.compute_dtype)
+    outputs = token_logprobs(rows, state.model.head_weight(), targets, temperature)
+    return outputs, state.value_head(rows)
+
+
 def pack_loss(
-    outputs: TokenLogprobs, pack: Pack, losses: Mapping[str, LossFunction]
+    outputs: TokenLogprobs,
+    pack: Pack,
+    losses: Mapping[str, LossFunction],
+    values_N: Tensor | None = None,
 ) -> tuple[Tensor, TokenLoss, dict[str, Tensor]]:
     """Return (sum of weight * loss, the per-token loss, the streams as tensors)."""
     policy, entropy = outputs
     device, dtype = policy.device, policy.dtype
     streams = {n: torch.as_tensor(v, dtype=dtype, device=device) for n, v in pack.streams.items()}
+    if values_N is not None:
+        streams["values"] = values_N.to(dtype)
     sequence_N = torch.as_tensor(pack.sequence_N, device=device)
     segments = Segments(sequence_N, pack.num_sequences)
     if len(pack.losses) == 1:
@@ -173,12 +212,12 @@ def accumulate_gradients(
     tally = Tally()
     mine = rank_slice(samples, state.collectives.rank, state.collectives.world_size)
     for pack in pack_samples(mine, state.settings.micro_batch_tokens):
-        outputs = forward(state.model, pack, state.compute_dtype)
-        total, loss, streams = pack_loss(outputs, pack, losses)
+        outputs, values = forward_with_values(state, pack, forward)
+        total, loss, streams = pack_loss(outputs, pack, losses, values)
         total.backward()  # type: ignore[no-untyped-call]
         _measure(tally, pack, outputs, loss, streams)
         tally.mean("loss", float(total.detach()), 0.0)
-    state.collectives.sum_gradients(p for _, p in state.model.trainable())
+    state.collectives.sum_gradients(p for _, p in state.trainable())
     merged = Tally()
     for part in state.collectives.gather(tally.to_json()):
         merged.merge(Tally.from_json(part))
@@ -200,7 +239,14 @@ def optimizer_step(
     parameters = [p for _, p in state.model.trainable()]
     limit = state.settings.max_grad_norm or float("inf")
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+    # Clipped apart: the critic's errors are large at first and would shrink the policy's step.
+    head = [] if state.value_head is None else list(state.value_head.parameters())
+    head_norm = float(torch.nn.utils.clip_grad_norm_(head, limit)) if head else 0.0
+    if head:
+        tally.maximum("value_grad_norm", head_norm)
     skipped = state.limits.reason_to_skip(norm)
+    if not math.isfinite(head_norm):
+        skipped = skipped or f"gradient norm of the value head is {head_norm}"
     if not skipped:
         rate = learning_rate * state.rate_scale
         set_learning_rate(state.optimizer, rate)
@@ -212,6 +258,9 @@ def optimizer_step(
     return StepResult(norm, tally, num_tokens, time.perf_counter() - begin, skipped)
 
 
+_DIAGNOSTICS = ("clip_low", "clip_high", "correction", "rejected", "value_loss", "value_clip")
+
+
 @torch.no_grad()
 def _measure(
     tally: Tally, pack: Pack, outputs: TokenLogprobs, loss: TokenLoss, streams: Mapping[str, Tensor]
@@ -219,7 +268,7 @@ def _measure(
     """Add per-token diagnostics, overall and per origin (domain)."""
     policy, entropy = (x.detach() for x in outputs)
     values: dict[str, Tensor] = {"entropy": entropy, "token_loss": loss.loss_N.detach()}
-    for name in ("clip_low", "clip_high", "correction", "rejected"):
+    for name in _DIAGNOSTICS:
         if name in loss.diagnostics:
             values[name] = loss.diagnostics[name]
     if "behaviour_logprobs" in streams:
