@@ -17,6 +17,7 @@ from educe.goal import GoalWatch
 from educe.observability.run_store import RunStore
 from educe.observability.timing import Spans
 from educe.rollout.journal import Journal, JournalledScoring
+from educe.rollout.metering import BatchCosts, MeteredScoring
 from educe.session import Announce, Session, build_session, resolved_bundles, resolved_domains
 from educe.sources import LocalSource, RemoteSource
 from educe.stage_eval import EvalStage
@@ -145,9 +146,11 @@ class Pipeline:
         name = f"journal-{self.collectives.rank}.jsonl"
         self.journal = stack.enter_context(Journal(self.folder / name))
         self.scoring: JournalledScoring | None = None
+        self.meter: MeteredScoring | None = None
 
         def journalled(inner: Any) -> Any:
-            self.scoring = JournalledScoring(inner, self.journal)
+            self.meter = MeteredScoring(inner)
+            self.scoring = JournalledScoring(self.meter, self.journal)
             return self.scoring
 
         settings, domains = resolved_domains(self.recipe)
@@ -281,12 +284,14 @@ class Pipeline:
         return total, step, dict
 
     def _rl(self) -> tuple[int, Callable[[int], dict[str, float]], Callable[[], dict[str, Any]]]:
-        from educe.scheduling.mixture import StaticMixture
+        from educe.trainers.mixing import order_of
         from educe.trainers.rl import ReinforceLoop
 
         settings = self.recipe.rl
         weights = {n: s.weight for n, s in self.session.domain_settings.items()}
         bundles = resolved_bundles(self.recipe, self.session.domain_settings)
+        meter = None if self.recipe.engine.workers else self.meter
+        costs = BatchCosts(self.journal, meter, self._journal_step)
         loop = ReinforceLoop(
             state=self.state,
             source=LocalSource(self.session),
@@ -294,7 +299,7 @@ class Pipeline:
             settings=settings,
             domain_settings=self.session.domain_settings,
             bundles=bundles,
-            mixture=StaticMixture(weights, self.recipe.run.seed),
+            order=order_of(self.recipe, self.session.domains, weights, costs),
             recorder=self.recorder,
             spans=self.spans,
             folder=self.folder / "non_finite",

@@ -6,6 +6,7 @@ Synchronous training is staleness 0 of the same buffer that asynchronous trainin
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,9 +18,8 @@ from educe.config.settings import DomainSettings, ReinforceSettings
 from educe.core.protocols import Domain, MetricRow, Recorder
 from educe.core.types import Group, Split, TaskRequest
 from educe.rollout.buffer import GroupBuffer
-from educe.rollout.ledger import Ledger, Standing, place_in_epoch
+from educe.rollout.ledger import Ledger, Standing
 from educe.rollout.packing import TrainingSample
-from educe.scheduling.mixture import StaticMixture
 from educe.trainers.credit import (
     GroupCredit,
     credit_group,
@@ -27,6 +27,7 @@ from educe.trainers.credit import (
     rollout_metrics,
     training_samples,
 )
+from educe.trainers.mixing import TaskOrder
 from educe.trainers.optimizers import learning_rate_at
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
 
@@ -57,6 +58,7 @@ class ReinforceLoop:
 
     Attributes:
         bundles: the resolved algorithm of each domain.
+        order: says which task is next.
         reference: a frozen model for the reference KL, None when no bundle needs one.
         folder: where batches with a non-finite gradient are kept for inspection.
         version: policy version; counts publishes over the whole run.
@@ -68,7 +70,7 @@ class ReinforceLoop:
     settings: ReinforceSettings
     domain_settings: Mapping[str, DomainSettings]
     bundles: Mapping[str, Bundle]
-    mixture: StaticMixture
+    order: TaskOrder
     recorder: Recorder
     spans: SpanTimer
     folder: Path
@@ -76,6 +78,7 @@ class ReinforceLoop:
     version: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     num_completion_tokens: int = 0
+    _planned: dict[str, float] = field(init=False, default_factory=dict)
 
     def step(self, number: int) -> dict[str, float]:
         """Do rollout batch ``number``: sample -> score -> step -> publish; return its metrics."""
@@ -105,27 +108,29 @@ class ReinforceLoop:
             self.ledger, batch_size=self.settings.prompts, reject=self._reason_to_drop
         )
         batch = None
+        groups: list[Group] = []
+        begin = time.monotonic()
+        self._planned = self.order.metrics()
         for _ in range(_MAX_REFILLS):
             # Orders that a lost worker or an earlier attempt left come first.
             requests = self.ledger.requests(Standing.ISSUED)
             missing = self.settings.prompts - len(buffer) - len(requests)
             requests += [self._issue() for _ in range(missing)]
-            for group in self.source.run_requests(requests, self.ledger):
-                buffer.add(group)
+            arriving = self.source.run_requests(requests, self.ledger)
+            groups += [group for group in arriving if buffer.add(group)]
             batch = buffer.next_batch(self.version)
             if batch is not None:
                 break
         batch = batch or buffer.next_batch(self.version, is_last=True) or ()
         if batch:
             buffer.mark_trained(batch, step=number)
+        self.order.observe(number, groups, self.ledger, time.monotonic() - begin)
         return list(batch)
 
     def _issue(self) -> TaskRequest:
-        """Order the next task: the mixture names the domain, the ledger its next index."""
-        name = self.mixture.next_domain()
+        """Order the next task."""
+        name, index = self.order.next_task(self.ledger, self.domains)
         own, spec = self.domain_settings[name], self.domains[name].spec
-        size = self.domains[name].size(Split.TRAIN)
-        _, index = place_in_epoch(self.ledger.next_index(name), size)
         request = TaskRequest(
             request_id=self.ledger.next_request_id,
             domain=name,
@@ -226,7 +231,7 @@ class ReinforceLoop:
         overall |= {"tokens": tokens, "trained_tokens": trained, "updates": len(results)}
         values = {n if n.startswith("domain/") else f"rl/{n}": v for n, v in overall.items()}
         times = self.spans.drain()
-        values |= times
+        values |= times | self._planned
         if self.state.collectives.rank == 0:
             self.recorder.record_metrics(
                 MetricRow("rl", number, values, times.get("time/step_s", 0.0))
@@ -241,7 +246,7 @@ class ReinforceLoop:
         """Return everything that the loop needs to continue, as JSON."""
         return {
             "ledger": self.ledger.state(),
-            "mixture": self.mixture.state(),
+            **self.order.state(),
             "version": self.version,
             "completion_tokens": self.num_completion_tokens,
         }
@@ -249,7 +254,7 @@ class ReinforceLoop:
     def restore(self, progress: Mapping[str, Any]) -> None:
         self.ledger = Ledger.from_state(progress["ledger"])
         self.ledger.recover()
-        self.mixture.restore(progress["mixture"])
+        self.order.restore(progress)
         self.version = progress["version"]
         self.num_completion_tokens = progress["completion_tokens"]
 

@@ -1,0 +1,107 @@
+"""What the loop tells the mixture: results of groups, by order of issue, with their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from educe.config.settings import Recipe
+from educe.core.protocols import Domain
+from educe.core.types import JSON, Group, Split
+from educe.rollout.ledger import Ledger, place_in_epoch
+from educe.scheduling.choice import build_mixture, build_tasks
+from educe.scheduling.mixture import Mixture
+from educe.scheduling.results import GroupResult
+from educe.scheduling.tasks import TaskChooser
+
+CostOfBatch = Callable[[int, Sequence[GroupResult], float], Mapping[str, float]]
+
+
+@dataclass(slots=True)
+class TaskOrder:
+    """Says which task is next, and learns from what came of it.
+
+    Attributes:
+        mixture: names the domain.
+        chooser: names the task of a finite domain; None takes tasks in turn.
+        costs: measured seconds by domain of (batch number, results, seconds of the rollout); None
+            leaves costs to tokens.
+    """
+
+    mixture: Mixture
+    chooser: TaskChooser | None = None
+    costs: CostOfBatch | None = None
+
+    def next_task(self, ledger: Ledger, domains: Mapping[str, Domain]) -> tuple[str, int]:
+        """Return the next domain and the index of its next task."""
+        name = self.mixture.next_domain()
+        size = domains[name].size(Split.TRAIN)
+        issued = ledger.next_index(name)
+        if self.chooser is not None and size is not None:
+            return name, self.chooser.next_index(name, issued)
+        return name, place_in_epoch(issued, size)[1]
+
+    def observe(
+        self, number: int, groups: Iterable[Group], ledger: Ledger, rollout_s: float
+    ) -> None:
+        """Take in all groups of rollout batch ``number``, dropped ones included."""
+        results = sorted((group_result(g) for g in groups), key=lambda r: r.order)
+        if not results:
+            return
+        if self.chooser is not None:
+            for result in results:
+                scored = [r for r in result.rewards if r is not None]
+                issued = ledger.next_index(result.domain)
+                self.chooser.observe(result.domain, result.index, scored, issued)
+        seconds = self.costs(number, results, rollout_s) if self.costs is not None else None
+        self.mixture.observe(results, seconds)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the shares of the next batch and what they rest on, as flat metrics."""
+        values = self.mixture.metrics()
+        if self.chooser is not None:
+            values["mixture/groups_saved"] = float(self.chooser.num_skipped)
+        return values
+
+    def state(self) -> dict[str, JSON]:
+        chosen = None if self.chooser is None else self.chooser.state()
+        return {"mixture": self.mixture.state(), "tasks": chosen}
+
+    def restore(self, progress: Mapping[str, JSON]) -> None:
+        self.mixture.restore(progress["mixture"])
+        if self.chooser is not None and progress.get("tasks"):
+            self.chooser.restore(progress["tasks"])
+
+
+def group_result(group: Group) -> GroupResult:
+    """Return what the mixture is told of a group."""
+    turns = [t.turns for t in group.trajectories]
+    prompt = max((len(t[0].context_token_ids) for t in turns if t), default=0)
+    return GroupResult(
+        order=group.request.request_id,
+        domain=group.request.domain,
+        index=group.request.index,
+        rewards=tuple(t.score.value for t in group.trajectories),
+        tokens=prompt + sum(t.num_completion_tokens for t in group.trajectories),
+    )
+
+
+def order_of(
+    recipe: Recipe,
+    domains: Mapping[str, Domain],
+    weights: Mapping[str, float],
+    costs: CostOfBatch | None = None,
+) -> TaskOrder:
+    """Return what says which task comes next, as [mixture] and [curriculum] ask for it.
+
+    Args:
+        weights: by domain, with globs resolved.
+        costs: measures seconds; used when ``mixture.cost`` is seconds.
+    """
+    specs = {n: d.spec for n, d in domains.items()}
+    sizes = {n: d.size(Split.TRAIN) for n, d in domains.items()}
+    return TaskOrder(
+        build_mixture(recipe.mixture, recipe.curriculum, weights, specs, recipe.run.seed),
+        build_tasks(recipe.curriculum, sizes, recipe.rl.group_size),
+        costs if recipe.mixture.cost == "seconds" else None,
+    )
