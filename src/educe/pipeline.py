@@ -175,6 +175,7 @@ class Pipeline:
             collectives=self.collectives,
         )
         self._announce_model()
+        self._announce_sandbox()
         self._restore()
 
     def _announce_model(self) -> None:
@@ -187,6 +188,26 @@ class Pipeline:
             f"{trained / 1e6:.1f} M trained, on {model.device.type} "
             f"({torch.get_num_threads()} threads), {model.head_weight().dtype}, "
             f"{len(self.session.domains)} domains, {self.recipe.run.mode} mode"
+        )
+
+    def _announce_sandbox(self) -> None:
+        """Say, and keep in the run, what is enforced for model-written code."""
+        sandbox = self.session.sandbox
+        if sandbox is None:
+            return
+        level = sandbox.level.name.lower()
+        minimum = self.recipe.sandbox.minimum
+        self.announce(f"model-written code runs at sandbox level {level} (at least {minimum})")
+        self.recorder.record_event(
+            "sandbox",
+            {
+                "level": level,
+                "minimum": minimum,
+                "in_process_tests": self.recipe.sandbox.in_process_tests,
+                "mode": sandbox.facts.get("mode", "child processes"),
+                "landlock": sandbox.facts.get("landlock", 0),
+                "cgroups": sandbox.facts.get("cgroups", 0),
+            },
         )
 
     def _restore(self) -> None:

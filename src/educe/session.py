@@ -18,6 +18,7 @@ from educe.core.types import JSON, Group, TaskRequest
 from educe.domains.registry import load_domain, resolve
 from educe.evaluation.runner import Limits
 from educe.preflight.plan import bundle_of
+from educe.rollout.integrity import check_integrity
 
 if TYPE_CHECKING:
     from educe.engines.embedded import EmbeddedEngine
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from educe.models.load import LoadedModel
     from educe.rollout.runner import PreparePrompt, RolloutRunner
     from educe.rollout.scoring import Scoring
+    from educe.sandbox import Sandbox
 
 Announce = Callable[[str], None]
 
@@ -65,6 +67,7 @@ class Session:
     """Everything that turns requests into scored groups. Close it, or use ``with``.
 
     ``label`` and ``identity`` name what is loaded (see ``evaluation.sessions.EvalSession``).
+    ``sandbox`` runs the programs of all reward workers; None when no domain needs one.
     """
 
     recipe: Recipe
@@ -78,9 +81,15 @@ class Session:
     runner: RolloutRunner
     identity: JSON = None
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    sandbox: Sandbox | None = None
+    owns_sandbox: bool = False
 
     def run_requests(self, requests: Sequence[TaskRequest]) -> Iterable[Group]:
-        return self.runner.run_requests(requests)
+        if self.sandbox is not None and self.owns_sandbox:
+            self.sandbox.ensure_alive()
+        allowed = self.recipe.sandbox.in_process_tests
+        for group in self.runner.run_requests(requests):
+            yield check_integrity(group, in_process_tests=allowed)
 
     def with_prompt(self, prepare: PreparePrompt, label: str) -> Session:
         """Return a view of this session that words its prompts differently (shares the rest)."""
@@ -103,6 +112,8 @@ class Session:
 
     def close(self) -> None:
         self.scoring.close()
+        if self.sandbox is not None and self.owns_sandbox:
+            self.sandbox.close()
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +129,7 @@ def build_session(
     label: str = "",
     trainable: bool = False,
     domains: tuple[Mapping[str, DomainSettings], Mapping[str, Domain]] | None = None,
+    sandbox: Sandbox | None = None,
     wrap_scoring: Callable[[Scoring], Scoring] = lambda scoring: scoring,
     check: Callable[[], None] = lambda: None,
     log_path: Path | None = None,
@@ -129,6 +141,7 @@ def build_session(
         model_name: replaces the recipe's model.
         trainable: add the recipe's adapters and gradient checkpointing.
         domains: settings and domains, when they are loaded already.
+        sandbox: shared with whoever opened it; None opens one when a domain runs code.
         wrap_scoring: e.g. a journal around the scorers.
         check: see ``RolloutRunner``.
         log_path: where reward workers' own output goes; None is stderr.
@@ -145,7 +158,8 @@ def build_session(
     )
     engine = _build_engine(recipe, model, chat)
     own_settings, own_domains = domains or resolved_domains(recipe)
-    scoring = wrap_scoring(open_scoring(recipe, own_settings, log_path))
+    shared = sandbox or open_shared_sandbox(recipe, own_domains)
+    scoring = wrap_scoring(open_scoring(recipe, own_settings, log_path, shared))
     runner = RolloutRunner(
         engine,
         chat,
@@ -168,6 +182,8 @@ def build_session(
         runner,
         identity=[weights_digest(model), chat.template, chat.system_prompt, recipe.run.seed],
         limits=eval_limits(recipe, own_settings),
+        sandbox=shared,
+        owns_sandbox=shared is not sandbox,
     )
 
 
@@ -207,8 +223,25 @@ def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> Embed
     )
 
 
+def open_shared_sandbox(recipe: Recipe, domains: Mapping[str, Domain]) -> Sandbox | None:
+    """Open the one sandbox of all reward workers; None when no domain runs code.
+
+    Raises:
+        SandboxError: this host enforces less than the recipe's ``sandbox.minimum``.
+    """
+    if not any(domain.spec.executes_code for domain in domains.values()):
+        return None
+    from educe.sandbox import open_sandbox
+
+    settings = recipe.sandbox
+    return open_sandbox(minimum=settings.minimum, num_parallel=settings.num_parallel)
+
+
 def open_scoring(
-    recipe: Recipe, domains: Mapping[str, DomainSettings], log_path: Path | None
+    recipe: Recipe,
+    domains: Mapping[str, DomainSettings],
+    log_path: Path | None,
+    sandbox: Sandbox | None,
 ) -> Scoring:
     from educe.rollout.scoring import ScoringPool
 
@@ -216,6 +249,8 @@ def open_scoring(
         dict(domains),
         num_workers=recipe.rl.score_workers,
         timeout_s=recipe.rl.score_timeout_s,
+        sandbox=sandbox,
+        sandbox_minimum=recipe.sandbox.minimum,
         log_path=log_path,
     )
 

@@ -6,13 +6,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from educe.config.settings import Recipe
 from educe.core.types import JSON, Group, TaskRequest
+from educe.rollout.integrity import check_integrity
 from educe.rollout.ledger import Ledger
 from educe.rollout.remote import FleetSettings, RemoteRollout
 from educe.session import Session, build_session
+
+if TYPE_CHECKING:
+    from educe.sandbox import Sandbox
 
 _SERVE = "educe.sources:serve"
 
@@ -50,6 +54,9 @@ class RemoteSource:
 
     def run_requests(self, requests: Sequence[TaskRequest], ledger: Ledger) -> Iterator[Group]:
         fleet = self._fleet_for(ledger)
+        allowed = self._recipe.sandbox.in_process_tests
+        if self._session.sandbox is not None:
+            self._session.sandbox.ensure_alive()
         for request in requests:
             fleet.submit(request)
         num_left = len(requests)
@@ -57,7 +64,7 @@ class RemoteSource:
             self._session.runner.check()
             for group in fleet.poll(0.2):
                 num_left -= 1
-                yield group
+                yield check_integrity(group, in_process_tests=allowed)
 
     def publish(self, version: int) -> None:
         self._session.engine.publish(version)
@@ -71,7 +78,12 @@ class RemoteSource:
 
     def _fleet_for(self, ledger: Ledger) -> RemoteRollout:
         if self._fleet is None:
-            options = {"recipe": self._recipe.model_dump(mode="json")}
+            shared = self._session.sandbox
+            address = None if shared is None else shared.address
+            options = {
+                "recipe": self._recipe.model_dump(mode="json"),
+                "sandbox": None if address is None else address.to_json(),
+            }
             self._fleet = RemoteRollout(_SERVE, options, ledger=ledger, settings=self._settings)
             self._fleet.publish(self._version, self._write())
         return self._fleet
@@ -119,8 +131,8 @@ class RemoteSource:
 class EngineServer:
     """What runs in a rollout worker: a session fed with orders (see ``GroupServer``)."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._session = build_session(recipe, announce=print)
+    def __init__(self, recipe: Recipe, sandbox: Sandbox | None = None) -> None:
+        self._session = build_session(recipe, sandbox=sandbox, announce=print)
 
     def submit(self, request: TaskRequest) -> None:
         self._session.runner.submit(request)
@@ -149,4 +161,11 @@ class EngineServer:
 
 def serve(options: Any) -> EngineServer:
     """Build a rollout worker's server from its recipe."""
-    return EngineServer(Recipe.model_validate(options["recipe"]))
+    recipe = Recipe.model_validate(options["recipe"])
+    if options["sandbox"] is None:
+        return EngineServer(recipe)
+    from educe.sandbox import open_sandbox
+    from educe.sandbox.connection import Address
+
+    address = Address.from_json(options["sandbox"])
+    return EngineServer(recipe, open_sandbox(minimum=recipe.sandbox.minimum, address=address))

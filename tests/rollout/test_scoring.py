@@ -164,8 +164,8 @@ def test_each_side_opens_the_sandbox_that_a_domain_needs() -> None:
     inline.close()
     inline.close()
     for broken in (
-        InlineScoring(domains, sandbox_level="no such level"),
-        ScoringPool(domains, sandbox_level="no such level"),
+        InlineScoring(domains, sandbox_minimum="no such level"),
+        ScoringPool(domains, sandbox_minimum="no such level"),
     ):
         found = score(broken, task_that("judge"))
         assert (found.value, found.fault) == (None, Fault.INFRASTRUCTURE)

@@ -65,10 +65,15 @@ class Job:
 
 
 class LazySandbox:
-    """Opens the sandbox when a scorer first touches it; forwards everything to it."""
+    """Opens the sandbox when a scorer first touches it; forwards everything to it.
 
-    def __init__(self, level: str | None) -> None:
-        self._level = level
+    Args:
+        minimum: least level accepted (see ``educe.sandbox.open_sandbox``).
+        address: JSON of a running sandbox to share; None opens one of this process.
+    """
+
+    def __init__(self, minimum: str, address: Mapping[str, JSON] | None = None) -> None:
+        self._minimum, self._address = minimum, address
         self._opened: Any = None
 
     def open(self) -> Any:
@@ -79,9 +84,11 @@ class LazySandbox:
         """
         if self._opened is None:
             from educe.sandbox import open_sandbox
+            from educe.sandbox.connection import Address
 
             try:
-                self._opened = open_sandbox() if self._level is None else open_sandbox(self._level)
+                shared = None if self._address is None else Address.from_json(self._address)
+                self._opened = open_sandbox(minimum=self._minimum, address=shared)
             except Exception as error:
                 reason = f"the sandbox did not open: {describe(error)}"
                 raise RetryableError(Fault.INFRASTRUCTURE, reason) from error
@@ -100,11 +107,15 @@ class DomainExecutor:
     """Holds loaded domains and the services they may use."""
 
     def __init__(
-        self, domains: Mapping[str, DomainSettings], *, sandbox_level: str | None = None
+        self,
+        domains: Mapping[str, DomainSettings],
+        *,
+        sandbox_minimum: str = "namespaces",
+        sandbox_address: Mapping[str, JSON] | None = None,
     ) -> None:
         self._settings = dict(domains)
         self._domains: dict[str, Domain] = {}
-        self._sandbox = LazySandbox(sandbox_level)
+        self._sandbox = LazySandbox(sandbox_minimum, sandbox_address)
         self._services = Services(sandbox=self._sandbox)
 
     def prepare(self, name: str) -> None:

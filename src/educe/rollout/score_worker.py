@@ -26,7 +26,8 @@ def main() -> None:
     limit_memory(setup["memory_mb"])
     executor = DomainExecutor(
         {name: DomainSettings(**raw) for name, raw in setup["domains"].items()},
-        sandbox_level=setup["sandbox_level"],
+        sandbox_minimum=setup["sandbox_minimum"],
+        sandbox_address=setup["sandbox_address"],
     )
     channel.sendall(encode_frame({"type": "ready"}))
     try:

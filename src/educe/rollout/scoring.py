@@ -16,7 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from educe.config.settings import DomainSettings
 from educe.core.errors import DomainError, InfrastructureError, did_you_mean
@@ -26,6 +26,9 @@ from educe.rollout.framing import encode_frame, to_text
 from educe.rollout.outcomes import Operation, Outcome, failed, outcome_from_json
 from educe.rollout.processes import WorkerProcess
 from educe.rollout.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from educe.sandbox import Sandbox
 
 _WORKER_MODULE = "educe.rollout.score_worker"
 _MAX_ATTEMPTS = 2
@@ -95,6 +98,7 @@ class _PoolSettings:
     timeout_s: float
     load_timeout_s: float
     log_path: Path | None
+    sandbox: Sandbox | None
 
 
 class _PoolRoom:
@@ -179,6 +183,8 @@ class _PoolRoom:
                 self._finish(slot, outcome_from_json(message["outcome"]))
             case "retry":
                 # The worker is spent (memory) or its surroundings are broken: take a fresh one.
+                if self._settings.sandbox is not None:
+                    self._settings.sandbox.ensure_alive()
                 self._discard(slot)
                 self._try_again(slot, Fault(message["fault"]), message["reason"])
             case other:
@@ -291,7 +297,9 @@ class ScoringPool:
         domains: settings of every domain by its full name (no globs).
         num_workers: processes; each runs one job at a time.
         timeout_s: wall-clock limit of one score or reply, from its start in the worker.
-        sandbox_level: passed to ``educe.sandbox.open_sandbox``; None takes its default.
+        sandbox: shared by all workers where it has an address; None lets each worker that runs
+            code open its own.
+        sandbox_minimum: least level of a sandbox that a worker opens or shares.
         memory_mb: address space of a worker; 0 is no limit.
         load_timeout_s: limit for starting a worker and for loading a domain in it.
         log_path: file for what workers print; None is our standard error.
@@ -303,7 +311,8 @@ class ScoringPool:
         *,
         num_workers: int = 1,
         timeout_s: float = 20.0,
-        sandbox_level: str | None = None,
+        sandbox: Sandbox | None = None,
+        sandbox_minimum: str = "namespaces",
         memory_mb: int = 4096,
         load_timeout_s: float = 120.0,
         log_path: Path | None = None,
@@ -314,14 +323,16 @@ class ScoringPool:
                 f"num_workers={num_workers}, timeout_s={timeout_s}, "
                 f"load_timeout_s={load_timeout_s}, memory_mb={memory_mb}"
             )
+        address = None if sandbox is None else sandbox.address
         setup = {
             "domains": {name: s.model_dump(mode="json") for name, s in domains.items()},
-            "sandbox_level": sandbox_level,
+            "sandbox_minimum": sandbox_minimum,
+            "sandbox_address": None if address is None else address.to_json(),
             "memory_mb": memory_mb,
         }
         self._domains = dict(domains)
         self._settings = _PoolSettings(
-            encode_frame(setup), num_workers, timeout_s, load_timeout_s, log_path
+            encode_frame(setup), num_workers, timeout_s, load_timeout_s, log_path, sandbox
         )
         self._room: _PoolRoom | None = None
         self._is_closed = False
@@ -401,10 +412,10 @@ class InlineScoring:
     """
 
     def __init__(
-        self, domains: Mapping[str, DomainSettings], *, sandbox_level: str | None = None
+        self, domains: Mapping[str, DomainSettings], *, sandbox_minimum: str = "namespaces"
     ) -> None:
         self._domains = dict(domains)
-        self._executor = DomainExecutor(domains, sandbox_level=sandbox_level)
+        self._executor = DomainExecutor(domains, sandbox_minimum=sandbox_minimum)
         self._queue: dict[Hashable, Job] = {}
 
     def submit_score(

@@ -149,6 +149,18 @@ class Sandbox:
         """Return counters: jobs running and queued, boxes ready, descriptors, memory."""
         return self._backend.stats()
 
+    def ensure_alive(self) -> bool:
+        """Start this sandbox's processes anew when they died, at the same address.
+
+        The opener's own calls do this by themselves; this is for an opener whose sandbox others
+        share. Returns whether it can take jobs; one who shares it can only look.
+        """
+        if self._closed:
+            return False
+        if isinstance(self._backend, EmbeddedBackend):
+            return self._backend.ensure_alive()
+        return True
+
     def close(self) -> None:
         """End all processes of this sandbox. Closing twice is fine."""
         if not self._closed:

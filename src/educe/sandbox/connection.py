@@ -6,8 +6,10 @@ import dataclasses
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+from educe.core.types import JSON
 from educe.sandbox.contract import Level
 from educe.sandbox.inside import wire
 
@@ -22,6 +24,14 @@ class Address:
     token: str
     level: Level
     fingerprint: str
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return plain JSON. The token is a secret of this user: keep it off disks and logs."""
+        return {**dataclasses.asdict(self), "level": self.level.name.lower()}
+
+    @staticmethod
+    def from_json(raw: Mapping[str, JSON]) -> Address:
+        return Address(**{**raw, "level": Level.parse(raw["level"])})
 
 
 class Connection:

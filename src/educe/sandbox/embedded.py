@@ -102,17 +102,19 @@ class EmbeddedBackend:
         self.facts: dict[str, Any] = {}
         self.level = Level.PLAIN
         self._connections = Connections()
+        # Kept for life: whoever shares this sandbox finds a supervisor that was started anew.
+        self._name = f"educe-{os.getpid()}-{secrets.token_hex(8)}"
+        self._token = secrets.token_hex(16)
         self._start()
 
     def _start(self) -> None:
         process: subprocess.Popen[bytes] | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        name, token = f"educe-{os.getpid()}-{secrets.token_hex(8)}", secrets.token_hex(16)
         try:
             process = _spawn(theirs)
             theirs.close()
             ours.settimeout(60)
-            ours.send(marshal.dumps(self._configuration(name, token)))
+            ours.send(marshal.dumps(self._configuration()))
             answer = _receive(ours)
             if not answer.get("ok"):
                 raise SandboxError(
@@ -133,7 +135,7 @@ class EmbeddedBackend:
             theirs.close()
         self._process, self._lifeline = process, ours
         self._cleanup = weakref.finalize(self, _end, process, ours, os.getpid())
-        self.address = Address(name, token, self.level, self._fingerprint(answer))
+        self.address = Address(self._name, self._token, self.level, self._fingerprint(answer))
         self._connections = Connections()
         if self._layers == ALL_LAYERS:
             self._prove()
@@ -153,7 +155,7 @@ class EmbeddedBackend:
             self.close()
             raise SandboxError(f"level {self.level.name.lower()} does not hold here: {told}")
 
-    def _configuration(self, name: str, token: str) -> dict[str, Any]:
+    def _configuration(self) -> dict[str, Any]:
         limits = Limits()
         return {
             "modes": list(self._modes),
@@ -170,8 +172,8 @@ class EmbeddedBackend:
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
             "can_change_user": os.geteuid() == 0 and is_open_to_all(system_paths()),
             "niceness": os.getpriority(os.PRIO_PROCESS, 0),
-            "address": name,
-            "token": token,
+            "address": self._name,
+            "token": self._token,
             "owner": os.getpid(),
         }
 
@@ -202,7 +204,7 @@ class EmbeddedBackend:
                 break
             except (OSError, EOFError) as error:
                 self._connections.forget()
-                if attempt or not self._revive():
+                if attempt or not self.ensure_alive():
                     reason = f"the sandbox's supervisor is gone ({error})"
                     lost = Result(BoxVerdict.INFRA, reason, level=self.level)
                     return [lost if result is None else result for result in results]
@@ -258,14 +260,16 @@ class EmbeddedBackend:
         head = {"op": "stats", "id": 0, "token": self.address.token}
         return self._connections.get(self.address).exchange([wire.pack(head)])[0]
 
-    def _revive(self) -> bool:
-        """Start a new supervisor after the old one died; only its owner can."""
+    def ensure_alive(self) -> bool:
+        """Start a new supervisor when the old one died; False when that is not ours or fails."""
         if os.getpid() != self._owner or self._process is None:
             return False
         with self._lock:
             if self._process.poll() is None:
-                return True  # another thread did it
+                return True  # it never died, or another thread was faster
             try:
+                if self._cleanup is not None:
+                    self._cleanup()
                 self._start()
             except (SandboxError, OSError):
                 return False
@@ -286,6 +290,13 @@ class SharedBackend(EmbeddedBackend):
         self._process, self._owner, self._cleanup = None, -1, None
         self._lock = threading.Lock()
         self.facts = {}
+
+    def ensure_alive(self) -> bool:
+        try:
+            connect(self.address).close()
+        except OSError:
+            return False
+        return True
 
 
 def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
