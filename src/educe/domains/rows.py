@@ -20,12 +20,19 @@ Row = dict[str, Any]
 class Rows(Protocol):
     """Rows that can be read in order and by key."""
 
-    def scan(self) -> Iterator[tuple[int, str, Row]]:
-        """Yield (key, place, row) in order; ``place`` is ``file:line`` for error messages."""
+    def scan(self, start: int = 0) -> Iterator[tuple[int, str, Row]]:
+        """Yield (key, place, row) in order, from the row with the key ``start`` on.
+
+        ``place`` is ``file:line`` for error messages.
+        """
         ...
 
     def read(self, key: int) -> Row:
         """Return the row with a key that ``scan`` gave."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of rows, without reading what is in them."""
         ...
 
 
@@ -65,13 +72,18 @@ class JsonlRows:
         self._files = files
         self._stamps = [_stamp(file) for file in files]
 
-    def scan(self) -> Iterator[tuple[int, str, Row]]:
+    def scan(self, start: int = 0) -> Iterator[tuple[int, str, Row]]:
         for number, file in enumerate(self._files):
-            offset = 0
+            if number < start >> 44:
+                continue
+            offset = start & ((1 << 44) - 1) if number == start >> 44 else 0
+            middle = bool(offset)
             with file.open("rb") as stream:
+                stream.seek(offset)
                 for line_number, line in enumerate(stream, start=1):
                     if line.strip():
-                        place = f"{file}:{line_number}"
+                        # Line numbers are not known where the reading begins in the middle.
+                        place = f"{file}:{line_number}" if not middle else f"{file} at {offset}"
                         yield (number << 44) + offset, place, _parse(line, place)
                     offset += len(line)
 
@@ -82,6 +94,13 @@ class JsonlRows:
         with file.open("rb") as stream:
             stream.seek(offset)
             return _parse(stream.readline(), f"{file} at byte {offset}")
+
+    def count(self) -> int:
+        total = 0
+        for file in self._files:
+            with file.open("rb") as stream:
+                total += sum(1 for line in stream if line.strip())
+        return total
 
 
 class HuggingFaceRows:
@@ -105,12 +124,16 @@ class HuggingFaceRows:
             loaded = loaded[wanted]
         self._data = loaded
 
-    def scan(self) -> Iterator[tuple[int, str, Row]]:
-        for number, row in enumerate(self._data):
+    def scan(self, start: int = 0) -> Iterator[tuple[int, str, Row]]:
+        data = self._data.select(range(start, len(self._data))) if start else self._data
+        for number, row in enumerate(data, start):
             yield number, f"{self._path}: row {number}", _as_json(row)
 
     def read(self, key: int) -> Row:
         return _as_json(self._data[key])
+
+    def count(self) -> int:
+        return len(self._data)
 
 
 _DICT_FILE = "dataset_dict.json"
