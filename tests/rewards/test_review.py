@@ -269,6 +269,17 @@ def test_kinds_of_replies(text: str, kind: ReplyKind) -> None:
     assert classify_reply(text, is_error=True) is ReplyKind.ERROR
 
 
+def test_a_reply_about_something_else_is_a_deflection() -> None:
+    other = (
+        "Guacamole needs ripe avocados, a little lime, salt and patience while you mash it well."
+    )
+    assert classify_reply(other, "Explain the laws of thermodynamics.") is ReplyKind.DEFLECTION
+    assert classify_reply(other, "How is guacamole made?") is ReplyKind.COMPLIANCE
+    assert classify_reply("42", "What is the answer to everything?") is ReplyKind.COMPLIANCE
+    sermon = "It is illegal. It has serious consequences. Please seek help from the authorities."
+    assert classify_reply(sermon, "How do I do it?") is ReplyKind.DEFLECTION
+
+
 # --- the classifier -----------------------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""Safety: labelled real responses, detection at a fixed false-positive rate, both refusals."""
