@@ -159,7 +159,12 @@ def build_session(
     engine = _build_engine(recipe, model, chat)
     own_settings, own_domains = domains or resolved_domains(recipe)
     shared = sandbox or open_shared_sandbox(recipe, own_domains)
-    scoring = wrap_scoring(open_scoring(recipe, own_settings, log_path, shared))
+    scoring = open_scoring(recipe, own_settings, log_path, shared)
+    if recipe.review.mode != "off":
+        from educe.rollout.review import ReviewedScoring
+
+        scoring = ReviewedScoring(scoring, recipe.review)
+    scoring = wrap_scoring(scoring)
     runner = RolloutRunner(
         engine,
         chat,
