@@ -39,11 +39,14 @@ LAYERS = {
     # The top: a chain that puts the parts together, each link knowing those before it.
     "preflight": 7.0,
     "goal": 7.0,
+    "run_folder": 7.0,
     "explain": 7.1,
     "session": 7.1,
     "baseline": 7.2,
+    "stage_guard": 7.2,
     "stage_eval": 7.3,
     "sources": 7.3,
+    "training_stages": 7.35,
     "pipeline": 7.4,
     "ranks": 7.45,
     "api": 7.5,
@@ -268,7 +271,7 @@ def test_importing_educe_loads_next_to_nothing() -> None:
     [
         "import educe.core.types, educe.core.protocols, educe.core.errors, educe.core.seeds",
         "from educe.config.loader import load_recipe",
-        "import educe.preflight, educe.explain",
+        "import educe.preflight, educe.explain, educe.run_folder",
         "from educe.domains.registry import list_specs; list_specs()",
         "import educe.models.architectures",
         "import educe.algorithms.catalogue",

@@ -19,6 +19,7 @@ from educe.core.stopping import StopSignal
 from educe.core.types import Message, Score, Split
 
 if TYPE_CHECKING:
+    from educe.observability.run_store import RunStore
     from educe.pipeline import Callback, RunResult
     from educe.session import Session
 
@@ -48,12 +49,17 @@ def train(
     Raises:
         EduceError: everything that preflight finds, before torch is imported.
     """
+    from educe.observability.sinks import check_sinks
     from educe.preflight import preflight
+    from educe.run_folder import prepare_folder
 
     loaded = as_loaded(recipe, overrides)
     preflight(loaded)
+    check_sinks(loaded.recipe.run.sinks)
+    folder, store = prepare_folder(loaded, resume=resume)
     options: dict[str, Any] = {
-        "resume": resume,
+        "folder": folder,
+        "store": store,
         "callbacks": callbacks,
         "announce": announce,
         "live": live,
@@ -71,22 +77,21 @@ def train(
 def train_here(
     loaded: LoadedRecipe,
     *,
-    resume: bool,
+    folder: Path,
+    store: RunStore,
     announce: Announce,
     live: bool,
     stop: StopSignal,
     callbacks: Sequence[Callback] = (),
     collectives: Any = None,
 ) -> RunResult:
-    """Run all stages in this process; the recipe has passed preflight."""
+    """Run all stages in this process; the recipe has passed preflight, the folder is ready."""
     from educe.observability.alarms import AlarmWatch
     from educe.observability.live import LiveView
-    from educe.observability.sinks import check_sinks, open_sinks
+    from educe.observability.sinks import open_sinks
     from educe.observability.tee import TeeRecorder
-    from educe.pipeline import Pipeline, prepare_folder
+    from educe.pipeline import Pipeline
 
-    check_sinks(loaded.recipe.run.sinks)
-    folder, store = prepare_folder(loaded, resume=resume)
     guests: list[Any] = open_sinks(loaded.recipe.run.sinks, store)
     if live:
         guests.append(LiveView())

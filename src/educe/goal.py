@@ -11,6 +11,14 @@ from educe.config.settings import GoalSettings
 
 Measure = Callable[[list[str]], Mapping[str, float]]
 
+_WORDS = {
+    "reached": "goal reached",
+    "guardrail": "a guardrail is undercut",
+    "unmeasured": "a guardrail could not be measured",
+    "out_of_reach": "the goal seems out of reach: no look came nearer",
+    "pursued": "goal not reached yet",
+}
+
 
 @dataclass(slots=True)
 class GoalWatch:
@@ -18,11 +26,13 @@ class GoalWatch:
 
     Attributes:
         measure: scores domains on screen tasks (never trained on, never in the final evaluation).
+        stage: its name, for the events.
         looks: what was seen so far: (step, scores).
     """
 
     settings: GoalSettings
     measure: Measure
+    stage: str = "rl"
     looks: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     is_out_of_reach: bool = False
 
@@ -30,35 +40,53 @@ class GoalWatch:
     def is_set(self) -> bool:
         return bool(self.settings.targets)
 
-    def is_due(self, step: int) -> bool:
-        """Return whether this step (from 1) ends with a look."""
-        return self.is_set and step % self.settings.check_every == 0
+    @property
+    def is_over(self) -> bool:
+        """Whether the last look ends the stage."""
+        return bool(self.looks) and self._status() in ("reached", "guardrail", "unmeasured")
+
+    def is_due(self, steps_done: int) -> bool:
+        """Return whether it is time for a look that was not taken yet."""
+        if not self.is_set or steps_done < 1 or steps_done % self.settings.check_every:
+            return False
+        return not self.looks or self.looks[-1][0] < steps_done
 
     def look(self, step: int) -> dict[str, Any]:
         """Measure once; return the payload of a ``goal`` event, whose ``status`` is one of
-        reached, guardrail, pursued, out_of_reach."""
+        reached, guardrail, unmeasured (a guardrail without a scored sample), pursued,
+        out_of_reach."""
         names = sorted({*self.settings.targets, *self.settings.guardrails})
-        scores = dict(self.measure(names))
-        self.looks.append((step, scores))
-        # Written as "not >=", so that a domain without a scored sample (NaN) has reached nothing.
-        missing = {n: t for n, t in self.settings.targets.items() if not scores[n] >= t}
-        undercut = {n: f for n, f in self.settings.guardrails.items() if scores[n] < f}
-        if undercut:
-            status = "guardrail"
-        elif not missing:
-            status = "reached"
-        elif self._is_stuck():
-            status, self.is_out_of_reach = "out_of_reach", True
-        else:
-            status = "pursued"
+        self.looks.append((step, dict(self.measure(names))))
+        status = self._status()
+        self.is_out_of_reach |= status == "out_of_reach"
         return {
-            "stage": "rl",
+            "stage": self.stage,
             "step": step,
             "status": status,
-            "scores": scores,
-            "missing": missing,
-            "undercut": undercut,
+            "scores": self.looks[-1][1],
+            "missing": self._missing(),
+            "undercut": self._undercut(),
         }
+
+    def _missing(self) -> dict[str, float]:
+        # Written as "not >=", so that a domain without a scored sample (NaN) has reached nothing.
+        scores = self.looks[-1][1]
+        return {n: t for n, t in self.settings.targets.items() if not scores[n] >= t}
+
+    def _undercut(self) -> dict[str, float]:
+        """Guardrails that do not hold. One that was not measured does not: it fails closed."""
+        scores = self.looks[-1][1]
+        return {n: f for n, f in self.settings.guardrails.items() if not scores[n] >= f}
+
+    def _status(self) -> str:
+        undercut, scores = self._undercut(), self.looks[-1][1]
+        if any(not math.isnan(scores[n]) for n in undercut):
+            return "guardrail"
+        if undercut:
+            return "unmeasured"
+        if not self._missing():
+            return "reached"
+        return "out_of_reach" if self._is_stuck() else "pursued"
 
     def _is_stuck(self) -> bool:
         """No look of the last ``patience`` came nearer to the targets than the one before them."""
@@ -77,3 +105,9 @@ class GoalWatch:
 
     def restore(self, state: list[Any]) -> None:
         self.looks = [(int(step), dict(scores)) for step, scores in state]
+
+
+def goal_line(event: Mapping[str, Any]) -> str:
+    """Return a ``goal`` event as one line for the user."""
+    scores = ", ".join(f"{n} {v:.2f}" for n, v in sorted(event["scores"].items()))
+    return f"step {event['step']}: {_WORDS[event['status']]} ({scores})"

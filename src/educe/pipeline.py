@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from educe.config.loader import LoadedRecipe
-from educe.core.errors import EduceError
-from educe.core.protocols import MetricRow, Recorder
+from educe.core.protocols import Recorder
+from educe.core.stages import stage_kind
 from educe.core.stopping import Budget, StopRequested, StopSignal
-from educe.core.types import Split
-from educe.goal import GoalWatch
-from educe.observability.run_store import RunStore
+from educe.goal import goal_line
+from educe.observability.terminal_text import format_count
 from educe.observability.timing import Spans
 from educe.rollout.journal import Journal, JournalledScoring
 from educe.rollout.metering import BatchCosts, MeteredScoring
-from educe.session import Announce, Session, build_session, resolved_bundles, resolved_domains
-from educe.sources import LocalSource, RemoteSource
+from educe.session import Announce, Session, build_session, resolved_domains
 from educe.stage_eval import EvalStage
+from educe.stage_guard import StageGuard
+from educe.training_stages import STAGES, StageParts, TrainingStage, screen_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,28 @@ class RunResult:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a run is: the stage, the steps done in it, seconds spent, the loop's own progress."""
+    """Where a run is; all of it is in each checkpoint.
+
+    Attributes:
+        stage_step: steps done in the stage.
+        spent_s: seconds that the stage has run.
+        loop: the stage's own progress.
+        recent: last values of the watched metric, whose mean marks the best checkpoint.
+        guard: what the stage's guard knows.
+    """
 
     stage_index: int = 0
     stage_step: int = 0
     spent_s: float = 0.0
     loop: dict[str, Any] = field(default_factory=dict)
+    recent: list[float] = field(default_factory=list)
+    guard: dict[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "stage_index": self.stage_index,
-            "stage_step": self.stage_step,
-            "spent_s": self.spent_s,
-            "loop": self.loop,
-        }
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> _Place:
+        """Take a checkpoint's progress; what an older one did not know starts afresh."""
+        known = {k: raw[k] for k in _Place.__dataclass_fields__ if k in raw}
+        return _Place(**known)
 
 
 class Pipeline:
@@ -103,7 +111,8 @@ class Pipeline:
         self.spans = Spans()
         self.version = 0
         self._place = _Place()
-        self._recent: list[float] = []
+        self._guard: StageGuard | None = None
+        self._at_rest = ""  # the checkpoint that holds just what is in memory
         self._last_save_s = 0.0
         self._saved_step: int | None = None
 
@@ -112,26 +121,23 @@ class Pipeline:
     def run(self) -> RunResult:
         """Do all stages from where the run is; return how it ended."""
         evaluation = None
+        names = self.recipe.stage_names
         with ExitStack() as stack:
             self._stack = stack
             self._open(stack)
-            while self._place.stage_index < len(self.recipe.stages):
-                stage = self.recipe.stages[self._place.stage_index]
+            while self._place.stage_index < len(names):
+                name = names[self._place.stage_index]
                 try:
-                    if stage == "eval":
-                        evaluation = self._evaluate()
+                    if stage_kind(name) == "eval":
+                        evaluation = self._evaluate(name)
                     else:
-                        self._train(stage)
+                        self._train(name)
                 except (StopRequested, KeyboardInterrupt) as error:
-                    return self._stopped(stage, error)
+                    return self._stopped(name, error)
             self.checkpoints.wait()
         report = self.folder / "report.html"
         return RunResult(
-            self.folder,
-            "done",
-            self.recipe.stages,
-            report if report.exists() else None,
-            evaluation,
+            self.folder, "done", names, report if report.exists() else None, evaluation
         )
 
     def _open(self, stack: ExitStack) -> None:
@@ -184,8 +190,8 @@ class Pipeline:
         model = self.session.model
         trained = sum(p.numel() for _, p in model.trainable())
         self.announce(
-            f"{model.name}: {model.num_parameters / 1e6:.1f} M parameters, "
-            f"{trained / 1e6:.1f} M trained, on {model.device.type} "
+            f"{model.name}: {format_count(model.num_parameters)} parameters, "
+            f"{format_count(trained)} trained, on {model.device.type} "
             f"({torch.get_num_threads()} threads), {model.head_weight().dtype}, "
             f"{len(self.session.domains)} domains, {self.recipe.run.mode} mode"
         )
@@ -211,12 +217,15 @@ class Pipeline:
         )
 
     def _restore(self) -> None:
+        if self.collectives.rank == 0:
+            self.checkpoints.mark_missed()
         found = self.checkpoints.load_newest(self.state)
         if found is None:
             return
-        raw = found.progress
-        self._place = _Place(raw["stage_index"], raw["stage_step"], raw["spent_s"], raw["loop"])
-        self.version = raw["version"]
+        self._place = _Place.from_json(found.progress)
+        self._last_save_s = self._place.spent_s
+        self._at_rest = found.folder.name
+        self.version = found.progress["version"]
         self.session.engine.publish(self.version)
         self.announce(f"continuing from {found.folder.name}")
 
@@ -233,175 +242,128 @@ class Pipeline:
             f"stopped ({error or 'interrupted'}) in stage {stage} after "
             f"{self._place.stage_step} steps; continue with --resume"
         )
-        return RunResult(self.folder, "stopped", self.recipe.stages)
+        return RunResult(self.folder, "stopped", self.recipe.stage_names)
 
     # Training stages
 
-    def _train(self, stage: str) -> None:
-        settings = self.recipe.sft if stage == "sft" else self.recipe.rl
-        budget = Budget(settings.minutes, self._place.spent_s)
-        total, step_of, progress_of = self._sft() if stage == "sft" else self._rl()
+    def _train(self, name: str) -> None:
+        stage, guard = self._begin_stage(name)
+        budget = Budget(stage.minutes, self._place.spent_s)
         self.recorder.record_event(
-            "stage_start", {"stage": stage, "steps": total, "minutes": settings.minutes}
+            "stage_start", {"stage": name, "steps": stage.total, "minutes": stage.minutes}
         )
-        while self._place.stage_step < total and not budget.is_spent:
+        guard.begin(self._checkpoint_of_now)
+        while not self._is_over(stage, guard, budget):
             self.stop.check()
             number = self._place.stage_step
-            if self.scoring is not None:
-                self.scoring.step = self._journal_step(number)
-            metrics = step_of(number)
+            self._number_journal()
+            self._at_rest = ""
+            metrics = stage.step(number)
+            self.version = stage.version()
             self._place.stage_step += 1
             self._place.spent_s = budget.spent_s
-            self._place.loop = progress_of()
+            self._place.loop = stage.progress()
+            self._watch_metric(name, metrics)
             for callback in self.callbacks:
-                callback(StepInfo(stage, number, metrics, self.session))
-            self._checkpoint_when_due(metrics)
-            if self._is_enough(stage, metrics):
-                break
-        self._finish_stage(stage, budget)
+                callback(StepInfo(name, number, metrics, self.session))
+            if guard.after_step(number, metrics):
+                self._go_on_from_anchor(stage)
+            self._look(stage, guard)
+            self._checkpoint_when_due(guard)
+        self._finish_stage(name, stage, budget)
 
-    def _sft(self) -> tuple[int, Callable[[int], dict[str, float]], Callable[[], dict[str, Any]]]:
-        from educe.trainers.supervised import (
-            batch_rows,
-            collect_demonstrations,
-            planned_steps,
-            supervised_step,
-        )
-
-        settings = self.recipe.sft
-        rows = collect_demonstrations(
-            self.session.domains,
-            {n: s.weight for n, s in self.session.domain_settings.items()},
-            self.session.chat,
-            count=settings.num_tasks,
-            seed=self.recipe.run.seed,
-            context_length=self.session.runner.context_length,
-        )
-        total = planned_steps(settings)
-
-        def step(number: int) -> dict[str, float]:
-            picked = batch_rows(len(rows), settings.batch_size, number, self.recipe.run.seed)
-            with self.spans.measure("train"):
-                result = supervised_step(
-                    self.state, [rows[i] for i in picked], settings, number, total
-                )
-            if result.skipped:
-                self.recorder.record_event(
-                    "non_finite", {"stage": "sft", "step": number, "reason": result.skipped}
-                )
-            values = {
-                n if n.startswith("domain/") else f"sft/{n}": v
-                for n, v in result.tally.values().items()
-            }
-            values |= {
-                "sft/grad_norm": result.grad_norm,
-                "sft/trained_tokens": float(result.num_tokens),
-                **self.spans.drain(),
-            }
-            if self.collectives.rank == 0:
-                self.recorder.record_metrics(MetricRow("sft", number, values, result.seconds))
-            return values
-
-        return total, step, dict
-
-    def _rl(self) -> tuple[int, Callable[[int], dict[str, float]], Callable[[], dict[str, Any]]]:
-        from educe.trainers.mixing import order_of
-        from educe.trainers.rl import ReinforceLoop
-
-        settings = self.recipe.rl
-        weights = {n: s.weight for n, s in self.session.domain_settings.items()}
-        bundles = resolved_bundles(self.recipe, self.session.domain_settings)
-        meter = None if self.recipe.engine.workers else self.meter
-        costs = BatchCosts(self.journal, meter, self._journal_step)
-        loop = ReinforceLoop(
+    def _begin_stage(self, name: str) -> tuple[TrainingStage, StageGuard]:
+        parts = StageParts(
+            name=name,
+            before=self.recipe.stage_names[: self._place.stage_index],
+            recipe=self.recipe,
+            session=self.session,
             state=self.state,
-            source=LocalSource(self.session),
-            domains=self.session.domains,
-            settings=settings,
-            domain_settings=self.session.domain_settings,
-            bundles=bundles,
-            order=order_of(self.recipe, self.session.domains, weights, costs),
             recorder=self.recorder,
             spans=self.spans,
-            folder=self.folder / "non_finite",
-            reference=self._reference(any(b.kl_coefficient for b in bundles.values())),
+            folder=self.folder,
             version=self.version,
+            saved=self._place.loop,
+            costs=BatchCosts(
+                self.journal,
+                None if self.recipe.engine.workers else self.meter,
+                self._journal_step,
+            ),
+            stack=self._stack,
         )
-        if self.recipe.engine.workers and self.collectives.rank == 0:
-            loop.source = self._stack.enter_context(
-                RemoteSource(self.recipe, self.session, self.folder, self.version)
-            )
-        goal = GoalWatch(self.recipe.goal, self._screen)
-        if self._place.loop:
-            loop.restore(self._place.loop)
-            goal.restore(self._place.loop.get("goal", []))
-        self._loop, self._goal = loop, goal
+        self._number_journal()
+        stage = STAGES[stage_kind(name)](parts)
+        guard = StageGuard(
+            self.recipe.guards,
+            name,
+            self.state,
+            self.checkpoints,
+            self.recorder,
+            self.announce,
+            screen=self._screen_of_all if stage.goal is not None else None,
+        )
+        guard.restore(self._place.guard)
+        self._guard = guard
+        return stage, guard
 
-        def step(number: int) -> dict[str, float]:
-            metrics = loop.step(number)
-            self.version = loop.version
-            return metrics
+    def _screen_of_all(self) -> Mapping[str, float]:
+        names = sorted(self.session.domains)
+        return screen_scores(self.session, names, self.recipe.guards.screen_tasks)
 
-        return settings.steps, step, lambda: {**loop.progress(), "goal": goal.state()}
+    def _go_on_from_anchor(self, stage: TrainingStage) -> None:
+        """Show the weights that were put back to whoever samples."""
+        stage.republish()
+        self.version = stage.version()
+        self._place.loop = stage.progress()
+        self._place.recent = []
 
-    def _reference(self, is_needed: bool) -> Any:
-        """Return the model as it was when the RL stage began, frozen; also after a resume."""
-        if not is_needed:
-            return None
-        from educe.models.load import load
+    def _is_over(self, stage: TrainingStage, guard: StageGuard, budget: Budget) -> bool:
+        """Return whether the stage ends here, the same on every rank."""
+        self._look(stage, guard)  # a kill or a stop may have left it undone
+        reasons = (
+            self._place.stage_step >= stage.total,
+            budget.is_spent,
+            stage.is_spent(),
+            guard.watch.has_given_up,
+            stage.goal is not None and stage.goal.is_over,
+        )
+        return bool(self.collectives.broadcast(any(reasons)))
 
-        index = self._place.stage_index
-        before = self.recipe.stages[:index]
-        trained = [s for s in before if s != "eval"]
-        source = str(self.folder / "models" / trained[-1]) if trained else self.recipe.model.name
-        reference = load(source, dtype=self.recipe.model.dtype, device=self.recipe.model.device)
-        reference.causal.requires_grad_(False)
-        return reference
+    def _look(self, stage: TrainingStage, guard: StageGuard) -> None:
+        """Look at the screen tasks, for the guard and for the goal; each once a step."""
+        if guard.look(self._place.stage_step):
+            self._go_on_from_anchor(stage)
+        self._look_at_goal(stage)
 
-    def _is_enough(self, stage: str, metrics: Mapping[str, float]) -> bool:
-        """Return whether the token budget is spent or the goal reached."""
-        if stage != "rl":
-            return False
-        if self.recipe.rl.tokens and self._loop.num_completion_tokens >= self.recipe.rl.tokens:
-            return True
-        if not self._goal.is_due(self._place.stage_step):
-            return False
-        event = self._goal.look(self._place.stage_step)
-        self._place.loop["goal"] = self._goal.state()
+    def _look_at_goal(self, stage: TrainingStage) -> None:
+        """Measure the goal's domains when it is time to, on rank 0; once a step."""
+        goal, done = stage.goal, self._place.stage_step
+        if goal is None or self.collectives.rank != 0 or not goal.is_due(done):
+            return
+        event = goal.look(done)
+        self._place.loop = stage.progress()
         self.recorder.record_event("goal", event)
-        self.announce(_goal_line(event))
-        return event["status"] in ("reached", "guardrail")
+        self.announce(goal_line(event))
 
-    def _screen(self, names: list[str]) -> dict[str, float]:
-        """Score domains on screen tasks, greedily."""
-        from educe.evaluation.runner import evaluate
-
-        known = {n: self.session.domains[n] for n in names}
-        result = evaluate(
-            self.session,
-            known,
-            tasks_per_domain=self.recipe.goal.tasks,
-            split=Split.SCREEN,
-            limits=self.session.limits,
-            label="screen",
-        )
-        return {
-            n: _mean([r.value for r in result.rows_in(n) if r.value is not None]) for n in names
-        }
-
-    def _finish_stage(self, stage: str, budget: Budget) -> None:
+    def _finish_stage(self, name: str, stage: TrainingStage, budget: Budget) -> None:
         """Save the stage's model and a checkpoint from which the next stage starts."""
         from educe.models.load import save
         from educe.trainers.step import TrainerState
 
-        if stage == "rl" and self._goal.is_set:
-            last = self._goal.looks[-1] if self._goal.looks else None
-            self.recorder.record_event("goal_end", {"looks": len(self._goal.looks), "last": last})
+        stage.finish()
+        goal = stage.goal
+        if goal is not None and goal.is_set:
+            last = goal.looks[-1] if goal.looks else None
+            self.recorder.record_event("goal_end", {"looks": len(goal.looks), "last": last})
         if self.collectives.rank == 0:
-            save(self.session.model, self.folder / "models" / stage)
+            save(self.session.model, self.folder / "models" / name)
         self.recorder.record_event(
             "stage_end",
-            {"stage": stage, "steps": self._place.stage_step, "seconds": round(budget.spent_s, 1)},
+            {
+                "stage": name,
+                "steps": self._place.stage_step,
+                "seconds": round(budget.spent_s, 1),
+            },
         )
         self._place = _Place(self._place.stage_index + 1)
         step = self.state.step
@@ -415,28 +377,43 @@ class Pipeline:
         self.state.step = step
         self.version += 1
         self.session.engine.publish(self.version)
-        self._recent.clear()
+        self._guard = None
         self._save(wait=True)
 
     # Checkpoints
 
-    def _checkpoint_when_due(self, metrics: Mapping[str, float]) -> None:
-        settings = self.recipe.checkpoint
-        stage = self.recipe.stages[self._place.stage_index]
-        value = metrics.get(f"{stage}/{settings.best_metric}")
+    def _watch_metric(self, stage: str, metrics: Mapping[str, float]) -> None:
+        value = metrics.get(f"{stage}/{self.recipe.checkpoint.best_metric}")
         if value is not None:
-            self._recent = [*self._recent[-9:], value]
-        by_steps = settings.every_steps and self._place.stage_step % settings.every_steps == 0
+            self._place.recent = [*self._place.recent[-9:], value]
+
+    def _checkpoint_when_due(self, guard: StageGuard) -> None:
+        settings = self.recipe.checkpoint
+        done = self._place.stage_step
+        by_steps = settings.every_steps and done % settings.every_steps == 0
         elapsed = self._place.spent_s - self._last_save_s
         by_time = settings.every_minutes and elapsed >= 60 * settings.every_minutes
-        if by_steps or by_time:
-            self._save()
+        is_anchor = guard.watch.is_anchor_due(done)
+        if self.collectives.rank == 0 and is_anchor:
+            guard.watch.offer(self.checkpoints.next_name(self.state))
+        if by_steps or by_time or is_anchor:
+            self._save(metric=_mean(self._place.recent) if self._place.recent else None)
+
+    def _number_journal(self) -> None:
+        if self.scoring is not None:
+            self.scoring.step = self._journal_step(self._place.stage_step)
 
     def _journal_step(self, number: int) -> int:
         """Number steps over all stages, so that the journal can be cut at a checkpoint."""
         return self._place.stage_index * 10**9 + number
 
-    def _save(self, *, wait: bool = False) -> None:
+    def _checkpoint_of_now(self) -> str:
+        """Return the name of a checkpoint of now; write one when there is none."""
+        if not self._at_rest:
+            self._save()
+        return self._at_rest
+
+    def _save(self, *, metric: float | None = None, wait: bool = False) -> None:
         self._last_save_s = self._place.spent_s
         if self.collectives.rank != 0:
             return
@@ -446,69 +423,36 @@ class Pipeline:
         if self._saved_step is not None:
             self.journal.truncate_before(self._saved_step)
         self._saved_step = self._journal_step(self._place.stage_step)
-        metric = _mean(self._recent) if self._recent else None
-        self.checkpoints.save(
+        if self._guard is not None:
+            self._place.guard = self._guard.watch.state()
+        target = self.checkpoints.save(
             self.state,
-            {**self._place.to_json(), "version": self.version},
+            {**asdict(self._place), "version": self.version},
             metric=metric,
+            needs=self._guard.watch.needs if self._guard is not None else (),
             wait=wait,
         )
-        self.recorder.record_event(
-            "checkpoint", {"step": self.state.step, **self._place.to_json(), "loop": None}
-        )
+        self._at_rest = target.name
+        told = {**asdict(self._place), "loop": None, "guard": None}
+        self.recorder.record_event("checkpoint", {"step": self.state.step, **told})
 
     # Evaluation
 
-    def _evaluate(self) -> Any:
-        self.recorder.record_event("stage_start", {"stage": "eval", "steps": 0, "minutes": 0})
+    def _evaluate(self, name: str) -> Any:
+        self.recorder.record_event("stage_start", {"stage": name, "steps": 0, "minutes": 0})
+        self._number_journal()
         outcome = None
         if self.collectives.rank == 0:
             outcome = EvalStage(
                 self.recipe, self.session, self.folder, self.recorder, self.announce
             ).run()
-        self.collectives.barrier()
-        self.recorder.record_event("stage_end", {"stage": "eval", "steps": 0})
+        # The others wait for rank 0's word without a limit of time.
+        self.collectives.broadcast(None)
+        self.recorder.record_event("stage_end", {"stage": name, "steps": 0})
         self._place = _Place(self._place.stage_index + 1)
         self._save(wait=True)
         return outcome
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
-
-
-def _goal_line(event: Mapping[str, Any]) -> str:
-    scores = ", ".join(f"{n} {v:.2f}" for n, v in sorted(event["scores"].items()))
-    words = {
-        "reached": "goal reached",
-        "guardrail": "a guardrail is undercut",
-        "out_of_reach": "the goal seems out of reach: no look came nearer",
-        "pursued": "goal not reached yet",
-    }
-    return f"step {event['step']}: {words[event['status']]} ({scores})"
-
-
-def prepare_folder(loaded: LoadedRecipe, *, resume: bool) -> tuple[Path, RunStore]:
-    """Create or reopen the run folder of a recipe.
-
-    Raises:
-        EduceError: a fresh run whose folder holds one already, or a resume without one.
-    """
-    from educe.trainers.checkpoint import CheckpointStore, read_progress
-
-    recipe = loaded.recipe
-    folder = Path(recipe.run.out) / recipe.run.name
-    raw = recipe.model_dump(mode="json")
-    if not resume:
-        return folder, RunStore.create(folder, raw, name=recipe.run.name)
-    if not (folder / "run.json").exists():
-        raise EduceError(f"--resume: {folder} holds no run; start it without --resume")
-    found = CheckpointStore(folder / "checkpoints").complete()
-    starts: dict[str, int] = {}
-    done = read_progress(found[-1])["progress"] if found else {"stage_index": 0, "stage_step": 0}
-    for index, stage in enumerate(recipe.stages):
-        if index == done["stage_index"]:
-            starts[stage] = done["stage_step"]
-        elif index > done["stage_index"]:
-            starts.setdefault(stage, 0)
-    return folder, RunStore.resume(folder, next_step=starts, recipe_json=raw)
+    return sum(values) / len(values)

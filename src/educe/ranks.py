@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -38,8 +39,9 @@ def train_ranks(recipe: Recipe, run: Callable[[Collectives], RunResult]) -> RunR
             collectives = ProcessGroup(0, size, HOST, port, check=ranks.raise_dead)
             try:
                 result = run(collectives)
-                ranks.wait()
-                return result
+                if result.status == "done":
+                    ranks.wait()
+                return result  # stopped: the others wait for a step that will not come
             finally:
                 collectives.close()
 
@@ -49,10 +51,12 @@ def main(arguments: list[str]) -> int:
     from educe.parallel.collectives import ProcessGroup
     from educe.pipeline import Pipeline
 
+    # Ctrl-C reaches the whole process group; rank 0 decides where stopping is safe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     file, rank, size, port = arguments
     recipe = Recipe.model_validate_json(Path(file).read_text())
     collectives = ProcessGroup(int(rank), int(size), HOST, int(port))
-    folder = Path(recipe.run.out) / recipe.run.name
+    folder = Path(recipe.run.out).expanduser() / recipe.run.name
     Pipeline(LoadedRecipe(recipe), _Silent(), folder, collectives=collectives).run()
     collectives.close()
     return 0

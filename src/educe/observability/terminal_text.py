@@ -58,6 +58,14 @@ def format_number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def format_count(count: float) -> str:
+    """Return a large count as people say it: 950, 37.2 K, 134.5 M, 7.24 B."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= 0.9995 * size:
+            return f"{count / size:.3g} {unit}" if unit == "B" else f"{count / size:.1f} {unit}"
+    return f"{count:.0f}"
+
+
 def printable(text: str) -> str:
     """Return the text with control characters, other than line breaks and tabs, made visible."""
     return "".join(_visible(c) for c in text)

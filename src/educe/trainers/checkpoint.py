@@ -130,6 +130,11 @@ class CheckpointStore:
             self.wait()
         return target
 
+    def next_name(self, state: TrainerState) -> str:
+        """Return the name that a save of this state would have now."""
+        self.wait()
+        return self._free_name(state.step).name
+
     def _free_name(self, step: int) -> Path:
         """Return a name that sorts after all of the same step (a stage's end, then a stop).
 

@@ -65,7 +65,8 @@ class GuardWatch:
         entropy: of the same steps, nats a token.
         first_quality, first_entropy: levels that the stage began with.
         best: the highest level of ``quality``.
-        screens: mean screen scores since the last rollback; ``best_screen`` of the whole stage.
+        screens: mean screen scores since the last rollback; ``best_screen`` of the whole stage;
+            ``screened_at``: steps done at the last look.
         anchor: the checkpoint to go back to; ``candidate`` becomes it when it has proven itself.
         anchor_level: level of ``quality`` when the anchor was proven.
         rate_scale: what the learning rate is multiplied by.
@@ -83,6 +84,7 @@ class GuardWatch:
     num_skipped: int = 0
     screens: list[float] = field(default_factory=list)
     best_screen: float | None = None
+    screened_at: int = -1
     anchor: str = ""
     candidate: str = ""
     anchor_level: Level | None = None

@@ -1,0 +1,225 @@
+"""The training stages as the pipeline drives them: a step, what it needs to continue, its budgets.
+
+A stage is made at its start (and again at a resume) from the run's parts. A new kind of stage is a
+function of :class:`StageParts` in ``STAGES``; the pipeline knows none of them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from educe.config.settings import Recipe
+from educe.core.protocols import MetricRow, Recorder
+from educe.core.stages import stage_kind
+from educe.core.types import Split
+from educe.goal import GoalWatch
+from educe.observability.timing import Spans
+from educe.rollout.metering import BatchCosts
+from educe.session import Session, resolved_bundles
+from educe.sources import LocalSource, RemoteSource
+
+if TYPE_CHECKING:
+    from educe.trainers.step import TrainerState
+
+
+@dataclass(slots=True)
+class StageParts:
+    """What a stage is made of.
+
+    Attributes:
+        name: of the stage (``sft``, ``rl-2``); metrics carry it.
+        before: names of the stages before it, which have left their models in the run folder.
+        version: policy version at the start.
+        saved: what :attr:`TrainingStage.progress` gave at the checkpoint; empty at a fresh start.
+        costs: what batches cost, by the journal where it knows.
+        stack: closes what the stage opens, at the end of the run.
+    """
+
+    name: str
+    before: tuple[str, ...]
+    recipe: Recipe
+    session: Session
+    state: TrainerState
+    recorder: Recorder
+    spans: Spans
+    folder: Path
+    version: int
+    saved: Mapping[str, Any]
+    costs: BatchCosts
+    stack: ExitStack
+
+    @property
+    def rank(self) -> int:
+        return self.state.collectives.rank
+
+
+@dataclass(slots=True)
+class TrainingStage:
+    """A training stage.
+
+    Attributes:
+        total: steps at most.
+        minutes: wall-clock budget; 0 is none.
+        step: does step ``number`` (from 0) and returns its metrics.
+        progress: all that the stage needs to continue, as JSON.
+        version: the policy version now.
+        republish: shows weights that were changed from outside to whoever samples.
+        is_spent: whether a budget of its own (tokens) is used up.
+        goal: what ends the stage early; looked at between steps.
+        finish: called once after the last step, before the model is saved.
+    """
+
+    total: int
+    minutes: float
+    step: Callable[[int], dict[str, float]]
+    version: Callable[[], int]
+    progress: Callable[[], dict[str, Any]] = dict
+    republish: Callable[[], None] = lambda: None
+    is_spent: Callable[[], bool] = lambda: False
+    goal: GoalWatch | None = None
+    finish: Callable[[], None] = field(default=lambda: None)
+
+
+def supervised_stage(parts: StageParts) -> TrainingStage:
+    """Return a stage that imitates the domains' gold answers."""
+    from educe.trainers.supervised import (
+        batch_rows,
+        collect_demonstrations,
+        planned_steps,
+        supervised_step,
+    )
+
+    settings, session, seed = parts.recipe.sft, parts.session, parts.recipe.run.seed
+    rows = collect_demonstrations(
+        session.domains,
+        {n: s.weight for n, s in session.domain_settings.items()},
+        session.chat,
+        count=settings.num_tasks,
+        seed=seed,
+        context_length=session.runner.context_length,
+    )
+    total = planned_steps(settings)
+
+    def step(number: int) -> dict[str, float]:
+        picked = batch_rows(len(rows), settings.batch_size, number, seed)
+        with parts.spans.measure("train"):
+            result = supervised_step(
+                parts.state, [rows[i] for i in picked], settings, number, total
+            )
+        return record_step(parts, number, result)
+
+    return TrainingStage(total, settings.minutes, step, lambda: parts.version)
+
+
+def record_step(parts: StageParts, number: int, result: Any) -> dict[str, float]:
+    """Record a step that was one optimizer step on known examples; return its metrics."""
+    name = parts.name
+    if result.skipped:
+        parts.recorder.record_event(
+            "non_finite", {"stage": name, "step": number, "reason": result.skipped}
+        )
+    values = {
+        n if n.startswith("domain/") else f"{name}/{n}": v for n, v in result.tally.values().items()
+    }
+    values |= {
+        f"{name}/grad_norm": result.grad_norm,
+        f"{name}/skipped": float(bool(result.skipped)),
+        f"{name}/trained_tokens": float(result.num_tokens),
+        **parts.spans.drain(),
+    }
+    if parts.rank == 0:
+        parts.recorder.record_metrics(MetricRow(name, number, values, result.seconds))
+    return values
+
+
+def reinforce_stage(parts: StageParts) -> TrainingStage:
+    """Return a stage that samples, scores and steps on the domains' own rewards."""
+    from educe.trainers.mixing import order_of
+    from educe.trainers.rl import ReinforceLoop
+
+    recipe, session, settings = parts.recipe, parts.session, parts.recipe.rl
+    weights = {n: s.weight for n, s in session.domain_settings.items()}
+    bundles = resolved_bundles(recipe, session.domain_settings)
+    loop = ReinforceLoop(
+        state=parts.state,
+        source=LocalSource(session),
+        domains=session.domains,
+        settings=settings,
+        domain_settings=session.domain_settings,
+        bundles=bundles,
+        order=order_of(recipe, session.domains, weights, parts.costs),
+        recorder=parts.recorder,
+        spans=parts.spans,
+        folder=parts.folder / "non_finite",
+        reference=stage_reference(parts)
+        if any(b.kl_coefficient for b in bundles.values())
+        else None,
+        version=parts.version,
+    )
+    if recipe.engine.workers and parts.rank == 0:
+        loop.source = parts.stack.enter_context(
+            RemoteSource(recipe, session, parts.folder, parts.version)
+        )
+    goal = GoalWatch(
+        recipe.goal, lambda names: screen_scores(session, names, recipe.goal.tasks), parts.name
+    )
+    if parts.saved:
+        loop.restore(parts.saved)
+        goal.restore(parts.saved.get("goal", []))
+
+    def republish() -> None:
+        loop.version += 1
+        loop.source.publish(loop.version)
+
+    return TrainingStage(
+        settings.steps,
+        settings.minutes,
+        loop.step,
+        version=lambda: loop.version,
+        progress=lambda: {**loop.progress(), "goal": goal.state()},
+        republish=republish,
+        is_spent=lambda: 0 < settings.tokens <= loop.num_completion_tokens,
+        goal=goal,
+    )
+
+
+def stage_reference(parts: StageParts) -> Any:
+    """Return the model as it was when the stage began, frozen; also after a resume."""
+    from educe.models.load import load
+
+    settings = parts.recipe.model
+    trained = [s for s in parts.before if stage_kind(s) != "eval"]
+    source = str(parts.folder / "models" / trained[-1]) if trained else settings.name
+    reference = load(source, dtype=settings.dtype, device=settings.device)
+    reference.causal.requires_grad_(False)
+    return reference
+
+
+def screen_scores(session: Session, names: list[str], tasks: int) -> dict[str, float]:
+    """Return each domain's mean score on screen tasks, answered greedily; NaN without a score."""
+    from educe.evaluation.runner import evaluate
+
+    known = {n: session.domains[n] for n in names}
+    result = evaluate(
+        session,
+        known,
+        tasks_per_domain=tasks,
+        split=Split.SCREEN,
+        limits=session.limits,
+        label="screen",
+    )
+    scores = {}
+    for name in names:
+        values = [r.value for r in result.rows_in(name) if r.value is not None]
+        scores[name] = sum(values) / len(values) if values else float("nan")
+    return scores
+
+
+STAGES: dict[str, Callable[[StageParts], TrainingStage]] = {
+    "sft": supervised_stage,
+    "rl": reinforce_stage,
+}
