@@ -27,6 +27,8 @@ from educe.trainers.credit import (
     rollout_metrics,
     training_samples,
 )
+from educe.trainers.guards import batch_health
+from educe.trainers.idle_steps import reason_without_update
 from educe.trainers.mixing import TaskOrder
 from educe.trainers.optimizers import learning_rate_at
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
@@ -79,6 +81,7 @@ class ReinforceLoop:
     ledger: Ledger = field(default_factory=Ledger)
     num_completion_tokens: int = 0
     _planned: dict[str, float] = field(init=False, default_factory=dict)
+    _dropped: list[str] = field(init=False, default_factory=list)
 
     def step(self, number: int) -> dict[str, float]:
         """Do rollout batch ``number``: sample -> score -> step -> publish; return its metrics."""
@@ -124,6 +127,10 @@ class ReinforceLoop:
         batch = batch or buffer.next_batch(self.version, is_last=True) or ()
         if batch:
             buffer.mark_trained(batch, step=number)
+        self._dropped = [reason for _, reason in buffer.take_dropped()]
+        self.num_completion_tokens += sum(
+            t.num_completion_tokens for g in groups for t in g.trajectories
+        )
         self.order.observe(number, groups, self.ledger, time.monotonic() - begin)
         return list(batch)
 
@@ -220,15 +227,20 @@ class ReinforceLoop:
     ) -> dict[str, float]:
         floors = {name: domain.spec.floor for name, domain in self.domains.items()}
         overall = rollout_metrics(credits, floors)
+        overall |= batch_health([c.rewards_G for c in credits], [c.advantages_G for c in credits])
         for result in results:
             overall.update(result.tally.values())
         if results:
             overall["grad_norm"] = max(r.grad_norm for r in results)
             overall["skipped"] = float(any(r.skipped for r in results))
+        else:
+            reason = reason_without_update(credits, self._dropped)
+            told = {"stage": "rl", "step": number, "reason": reason}
+            self.recorder.record_event("no_update", told)
         trained = sum(r.num_tokens for r in results)
         tokens = sum(t.num_completion_tokens for c in credits for t in c.group.trajectories)
-        self.num_completion_tokens += tokens
         overall |= {"tokens": tokens, "trained_tokens": trained, "updates": len(results)}
+        overall["dropped"] = float(len(self._dropped))
         values = {n if n.startswith("domain/") else f"rl/{n}": v for n, v in overall.items()}
         times = self.spans.drain()
         values |= times | self._planned
