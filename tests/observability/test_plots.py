@@ -15,11 +15,12 @@ import pytest
 
 from educe.core.errors import EduceError
 from educe.core.protocols import MetricRow
-from educe.observability.history import History, smooth
+from educe.observability.history import History, smooth, visible_range
 from educe.observability.plots import Curve, domain_curves, overall_curves, plot_png
 from educe.observability.run_page import write_page
 from educe.observability.run_store import RunStore
 from educe.observability.svg import curve_svg, thin
+from educe.observability.terminal_text import format_count, sparkline
 
 
 def read_png(path: Path) -> Any:
@@ -165,3 +166,27 @@ def test_a_later_single_point_does_not_hide_the_training_curve() -> None:
     history = History(MetricRow("rl", s, {"domain/d/score": 0.1 * s}) for s in (1, 2, 3))
     history.add(MetricRow("eval", 3, {"domain/d/score": 0.9}))
     assert domain_curves(history) == [Curve("d", history.domain("rl", "d", "score"))]
+
+
+def test_rounding_noise_is_a_line_not_a_mountain(tmp_path: Path) -> None:
+    noise = [(step, 1.0 + 1e-7 * (-1) ** step) for step in range(12)]
+    (line, *_) = ElementTree.fromstring(curve_svg("noise", noise)).iter("polyline")
+    heights = {float(p.split(",")[1]) for p in line.attrib["points"].split()}
+    assert max(heights) - min(heights) < 0.2
+    assert visible_range([0.0, 3e-9]) == pytest.approx((-0.5, 0.5))
+    assert visible_range([0.0, 1e-3]) == (0.0, 1e-3)
+    assert set(sparkline([v for _, v in noise])) == {"▁"}
+    store = RunStore.create(tmp_path / "r", {})
+    for step, value in noise:
+        store.record_metrics(MetricRow("rl", step, {"rl/mismatch": (value - 1) / 10}))
+    store.close()
+    pixels = read_png(plot_png(store, tmp_path / "noise.png"))[..., :3]
+    is_curve = np.abs(pixels * 255 - np.array((31, 95, 153))).max(axis=-1) < 12  # smoothed
+    rows = np.flatnonzero(is_curve.any(axis=1))
+    assert 0 < len(rows) and rows.max() - rows.min() < 8
+
+
+def test_counts_are_said_in_a_fitting_unit() -> None:
+    counts = (950, 37_216, 134_515_008, 999_960, 7_240_000_000)
+    told = [format_count(c) for c in counts]
+    assert told == ["950", "37.2 K", "134.5 M", "1.0 M", "7.24 B"]

@@ -421,3 +421,16 @@ def test_the_writer_keeps_nothing_in_memory(store: RunStore) -> None:
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 20_000
+
+
+def test_an_end_that_cannot_be_recorded_says_why(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.record_event("begin", {})
+
+    def refuse(kind: str, payload: object) -> None:
+        raise InfrastructureError("the disk is full")
+
+    monkeypatch.setattr(store, "record_event", refuse)
+    store.close()
+    assert "the end of the run could not be recorded: the disk is full" in caplog.text

@@ -10,6 +10,7 @@ from educe.core.protocols import MetricRow
 from educe.observability.metric_names import split_domain_metric
 
 Series = list[tuple[int, float]]
+_NOISE = 1e-6
 
 
 class History:
@@ -81,3 +82,16 @@ def smooth(values: list[float], window: int) -> list[float]:
         half = min(window // 2, i, len(values) - 1 - i)
         smoothed.append((sums[i + half + 1] - sums[i - half]) / (2 * half + 1))
     return smoothed
+
+
+def visible_range(values: list[float]) -> tuple[float, float]:
+    """Return the (low, high) that a curve of finite values is drawn in.
+
+    A spread within the rounding of fp32 is none: such a curve is a line in the middle of a range of
+    1, or its noise would fill the height like a signal.
+    """
+    low, high = min(values), max(values)
+    if high - low <= _NOISE * max(1.0, abs(low), abs(high)):
+        middle = (low + high) / 2
+        return middle - 0.5, middle + 0.5
+    return low, high

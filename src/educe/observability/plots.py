@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from educe.core.errors import EduceError
-from educe.observability.history import History, Series, smooth
+from educe.observability.history import History, Series, smooth, visible_range
 from educe.observability.metric_names import HEADLINES
 from educe.observability.run_reader import RunReader
 
@@ -122,6 +122,8 @@ def _draw_curve(axis: Any, curve: Curve, limits: tuple[float, float] | None = No
     axis.margins(x=0.02)
     if limits is not None and all(limits[0] <= v <= limits[1] for v in values):
         axis.set_ylim(*limits)
+    elif (shown := visible_range(values)) != (min(values), max(values)):
+        axis.set_ylim(*shown)
 
 
 def _draw_map(figure: Any, domains: Sequence[Curve]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import threading
 import time
@@ -34,6 +35,8 @@ from educe.observability.run_reader import (
     read_description,
 )
 from educe.observability.segments import SegmentWriter, encode_record
+
+_log = logging.getLogger("educe")
 
 
 class RunStore(RunReader):
@@ -169,8 +172,11 @@ class RunStore(RunReader):
                 end = {"error": reason, "num_dropped": writer.num_dropped}
                 self.record_event(PROCESS_END, {"process_id": os.getpid(), **end})
                 writer.sync()
-            except (InfrastructureError, OSError):
-                pass  # told at the first refused record; a missing end reads as "stopped"
+            except (InfrastructureError, OSError) as refusal:
+                # The run is over; a missing end reads as "stopped", so say why it is missing.
+                _log.warning(
+                    "%s: the end of the run could not be recorded: %s", self.folder, refusal
+                )
             writer.close()
         self._writer = None
         self._index.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 
-from educe.observability.history import Series, smooth
+from educe.observability.history import Series, smooth, visible_range
 from educe.observability.terminal_text import format_number, printable
 
 _WIDTH, _HEIGHT = 300, 120
@@ -39,11 +39,9 @@ def curve_svg(
     if not points:
         return ""
     values = [v for _, v in points]
-    low, high = min(values), max(values)
-    if limits is not None and limits[0] <= low and high <= limits[1]:
+    low, high = visible_range(values)
+    if limits is not None and limits[0] <= min(values) and max(values) <= limits[1]:
         low, high = limits
-    if high == low:
-        low, high = low - 0.5, high + 0.5
     first, last = points[0][0], points[-1][0]
 
     def x(step: int) -> float:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 from educe.core.types import JSON
+from educe.observability.history import visible_range
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=+*%#"
@@ -27,7 +28,8 @@ def sparkline(values: Sequence[float], width: int = 40, *, ascii_only: bool = Fa
         means.append(sum(part) / len(part))
     low, high = min(means), max(means)
     blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
-    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    is_flat = visible_range(means) != (low, high)
+    scale = 0.0 if is_flat else (len(blocks) - 1) / (high - low)
     return "".join(blocks[round((m - low) * scale)] for m in means)
 
 
