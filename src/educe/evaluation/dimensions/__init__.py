@@ -28,6 +28,8 @@ ENTRY_POINT_GROUP = "educe.dimensions"
 
 BUILT_IN: dict[str, str] = {
     "completion": "educe.evaluation.dimensions.completion:COMPLETION",
+    "stability": "educe.evaluation.dimensions.stability:STABILITY",
+    "code_quality": "educe.evaluation.dimensions.code_quality:CODE_QUALITY",
 }
 SUITES: dict[str, tuple[str, ...]] = {
     "standard": tuple(BUILT_IN),

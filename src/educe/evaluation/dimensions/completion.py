@@ -21,6 +21,7 @@ from educe.evaluation.dimensions.protocol import (
     mean_values,
 )
 from educe.evaluation.records import EvalResult, EvalRow, Outcome
+from educe.evaluation.sets.parts import chosen_sets, set_parts
 from educe.evaluation.statistics import pass_at_k
 from educe.evaluation.summary import DomainSummary, summarise
 
@@ -49,7 +50,13 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
         "rg/calendar_arithmetic/easy",
     ),
 }
-OPTIONS = ("tasks", "samples", "temperature", "domains")
+# What anybody may use; the others are asked by name.
+SETS = (
+    "gsm8k-100", "boolq", "medmcqa", "medqa", "pubmedqa", "contracts", "mmlu", "openbookqa",
+    "commonsenseqa", "piqa", "hellaswag-100", "truthfulqa-100", "bfcl-simple", "bfcl-multiple",
+    "bfcl-parallel", "bfcl-live", "bfcl-relevance", "ifbench", "humaneval",
+)  # fmt: skip
+OPTIONS = ("tasks", "samples", "temperature", "domains", "sets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,8 @@ class Completion:
             samples=samples,
             temperature=float(options.get("temperature", 0.0 if samples == 1 else 0.8)),
         )
-        return _domain_parts(context, options, template)
+        sets = chosen_sets(options.get("sets"), () if context.tier == "small" else SETS)
+        return _domain_parts(context, options, template) + set_parts(context, sets, template)
 
     def measure(self, result: EvalResult, context: MeasureContext) -> Findings:
         rows = result.rows

@@ -1,1 +1,1 @@
-"""Real evaluation sets that ordinary packages ship: fetched when asked for, checked, never kept here."""
+"""Real evaluation sets that ordinary packages ship: fetched when asked for, never kept here."""

