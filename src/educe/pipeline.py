@@ -20,7 +20,13 @@ from educe.rollout.metering import BatchCosts, MeteredScoring
 from educe.session import Announce, Session, build_session, resolved_domains
 from educe.stage_eval import EvalStage
 from educe.stage_guard import StageGuard
-from educe.training_stages import STAGES, StageParts, TrainingStage, screen_scores
+from educe.training_stages import (
+    STAGES,
+    StageParts,
+    TrainingStage,
+    screen_scores,
+    value_head_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,8 @@ class Pipeline:
             self.recipe.rl.learning_rate,
             compute_dtype=None if compute == "auto" else getattr(torch, compute),
             collectives=self.collectives,
+            value_head=value_head_of(self.recipe, self.session),
+            value_learning_rate=self.recipe.algorithm.value.learning_rate,
         )
         self._announce_model()
         self._announce_sandbox()
@@ -373,6 +381,8 @@ class Pipeline:
             self.recipe.rl.learning_rate,
             compute_dtype=self.state.compute_dtype,
             collectives=self.collectives,
+            value_head=self.state.value_head,
+            value_learning_rate=self.recipe.algorithm.value.learning_rate,
         )
         self.state.step = step
         self.version += 1

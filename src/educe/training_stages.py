@@ -23,6 +23,9 @@ from educe.session import Session, resolved_bundles
 from educe.sources import LocalSource, RemoteSource
 
 if TYPE_CHECKING:
+    from educe.models.load import LoadedModel
+    from educe.models.value_head import ValueHead
+    from educe.trainers.reference_policy import ReferencePolicy
     from educe.trainers.step import TrainerState
 
 
@@ -155,8 +158,10 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
         recorder=parts.recorder,
         spans=parts.spans,
         folder=parts.folder / "non_finite",
-        reference=stage_reference(parts)
-        if any(b.kl_coefficient for b in bundles.values())
+        algorithm=recipe.algorithm,
+        shaping=recipe.shaping,
+        reference=reference_policy(parts)
+        if any(b.needs_reference for b in bundles.values())
         else None,
         version=parts.version,
     )
@@ -182,21 +187,61 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
         version=lambda: loop.version,
         progress=lambda: {**loop.progress(), "goal": goal.state()},
         republish=republish,
-        is_spent=lambda: 0 < settings.tokens <= loop.num_completion_tokens,
+        is_spent=lambda: (
+            0 < settings.tokens <= loop.num_completion_tokens or loop.is_far_from_reference
+        ),
         goal=goal,
     )
 
 
-def stage_reference(parts: StageParts) -> Any:
-    """Return the model as it was when the stage began, frozen; also after a resume."""
+def reference_policy(parts: StageParts) -> ReferencePolicy:
+    """Return what the KL is measured against: the start of the stage, or the untrained model.
+
+    Adapters that were not trained before the stage can be switched off instead of a second model.
+    """
+    from educe.trainers.reference_policy import FrozenCopy, WithoutAdapter
+
+    settings = parts.recipe.algorithm.kl
+    trained = [s for s in parts.before if stage_kind(s) != "eval"]
+    is_base = settings.reference == "base" or not trained
+    if is_base and parts.session.model.adapter is not None and not settings.refresh_steps:
+        return WithoutAdapter()
+    return FrozenCopy(stage_reference(parts, base=is_base))
+
+
+def stage_reference(parts: StageParts, *, base: bool = False) -> LoadedModel:
+    """Return the model as it was when the stage began, frozen; also after a resume.
+
+    ``base`` takes the model before any training instead.
+    """
     from educe.models.load import load
 
     settings = parts.recipe.model
     trained = [s for s in parts.before if stage_kind(s) != "eval"]
-    source = str(parts.folder / "models" / trained[-1]) if trained else settings.name
-    reference = load(source, dtype=settings.dtype, device=settings.device)
+    is_start = trained and not base
+    source = str(parts.folder / "models" / trained[-1]) if is_start else settings.name
+    reference = load(
+        source, dtype=settings.dtype, device=settings.device, allow_hub=settings.allow_hub
+    )
     reference.causal.requires_grad_(False)
     return reference
+
+
+def value_head_of(recipe: Recipe, session: Session) -> ValueHead | None:
+    """Return a fresh value head where an algorithm of the run trains with values."""
+    bundles = resolved_bundles(recipe, session.domain_settings)
+    if "rl" not in recipe.stages or not any(b.needs_values for b in bundles.values()):
+        return None
+    from educe.models.value_head import ValueHead
+
+    weight = session.model.head_weight()
+    return ValueHead(
+        weight.shape[1],
+        seed=recipe.run.seed,
+        dtype=weight.dtype,
+        device=weight.device,
+        trunk=recipe.algorithm.value.trunk,
+    )
 
 
 def screen_scores(session: Session, names: list[str], tasks: int) -> dict[str, float]:

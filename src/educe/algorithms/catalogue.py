@@ -97,11 +97,16 @@ def _check_options(bundle: Bundle, given: dict[str, float]) -> None:
 
 
 def _check_kl(bundle: Bundle) -> None:
+    if bundle.kl_in_reward and bundle.advantage in ("multi_reward", "process"):
+        raise RecipeError(
+            f'algorithm.kl.place = "reward" does not go with {bundle.name}: it normalises several '
+            'rewards, each on its own, and the KL is none of them. Set algorithm.kl.place = "loss".'
+        )
     if bundle.kl_in_reward and bundle.kl_estimator not in ("k1", "k2", "k3"):
         raise RecipeError(
             f"algorithm.kl_estimator = {bundle.kl_estimator!r} only changes the KL's gradient, and "
             f"{bundle.name} takes the KL off the reward, which has none. Choose k1, k2 or k3, or "
-            'set algorithm.kl_place = "loss".'
+            'set algorithm.kl.place = "loss".'
         )
 
 

@@ -106,7 +106,7 @@ class RunningScale:
     variance: float = 0.0
     weight: float = 0.0
 
-    def update(self, rewards: Sequence[float]) -> None:
+    def update(self, rewards: Sequence[float] | FloatArray) -> None:
         """Take a batch's rewards in; those that are not finite are left out, none changes none."""
         values = np.asarray(rewards, np.float64)
         values = values[np.isfinite(values)]

@@ -121,7 +121,7 @@ class ShapingSettings(Section):
     )
     repetition_width: int = Field(4, gt=0, description="Tokens of such an n-gram.")
     truncated: float | None = Field(
-        None, description="Reward of a completion cut at the token limit, whatever its score."
+        None, description="Score, for training, of a completion cut at the token limit (-1, say)."
     )
     normalise: bool = Field(
         False, description="Rewards less their domain's running mean, over its deviation."

@@ -27,8 +27,15 @@ STREAMS = (
     "behaviour_logprobs",
     "proximal_logprobs",
     "reference_logprobs",
+    "start_logprobs",
     "temperature",
+    "old_values",
+    "returns",
+    "kl_coefficient",
+    "entropy_coefficient",
 )
+"""What samples may carry: credit and its weight; the distributions (start_logprobs become the
+proximal ones of later updates); what values learn; coefficients that controllers steer."""
 
 
 @dataclass(slots=True)
@@ -83,6 +90,14 @@ class Pack:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids_T)
+
+    def write_back(self, stream: str, values_N: FloatArray) -> None:
+        """Write a number for each trained token into its sample's stream (NaN elsewhere)."""
+        cursor = 0
+        for sample, trained in self.rows:
+            kept = sample.streams.setdefault(stream, np.full(len(sample.token_ids), np.nan))
+            kept[trained] = values_N[cursor : cursor + len(trained)]
+            cursor += len(trained)
 
 
 def trajectory_sequences(trajectory: Trajectory) -> list[tuple[IntArray, Any, FloatArray, Any]]:

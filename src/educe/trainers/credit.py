@@ -1,59 +1,140 @@
-"""From scored groups to training samples: advantages, the two masks and global denominators.
+"""From scored groups to training samples: credit, the two masks and global denominators.
 
 Each domain may use its own bundle. Domains with the same bundle are one cohort: its denominators
-are counted over the cohort alone, and its share of the loss is its share of the prompts.
+and batch statistics are counted over the cohort alone, and its share of the loss is its share of
+the prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from educe.algorithms.advantages import ADVANTAGES
+from educe.algorithms.advantages import has_spread
 from educe.algorithms.aggregate import sequence_weights
 from educe.algorithms.catalogue import Bundle
 from educe.algorithms.losses import LossFunction, build_loss
 from educe.core.metrics import Tally
 from educe.core.types import Group, Trajectory
 from educe.rollout.packing import TrainingSample, trajectory_sequences
+from educe.trainers.shaping import ShapedGroup
+from educe.trainers.token_credit import ActionStreams, Attempt, Credit, assign_credit
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCredit:
-    """Rewards, masks and advantages of one group, in sample order."""
+    """Rewards, masks and credit of one group, in sample order.
+
+    Attributes:
+        rewards_G: the raw scores: what filters and reports read.
+        shaped_G: what was trained on, NaN where nothing was.
+        advantages_G: the mean over a sample's action tokens.
+        credits_G: the advantage of each action token, and returns where values learn them.
+        streams_G: what the model said about the action tokens before the update.
+    """
 
     group: Group
     rewards_G: tuple[float | None, ...]
     in_baseline_G: tuple[bool, ...]
     in_loss_G: tuple[bool, ...]
-    advantages_G: tuple[float, ...]
+    shaped_G: tuple[float, ...]
+    credits_G: tuple[Credit, ...]
+    streams_G: tuple[ActionStreams, ...]
+
+    @property
+    def advantages_G(self) -> tuple[float, ...]:
+        return tuple(c.mean for c in self.credits_G)
 
     @property
     def has_signal(self) -> bool:
         return any(
-            a != 0 and used for a, used in zip(self.advantages_G, self.in_loss_G, strict=True)
+            c.is_nonzero and used for c, used in zip(self.credits_G, self.in_loss_G, strict=True)
         )
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether the raw scores of what was sampled differ."""
+        sampled = self.rewards_G[: self.num_sampled]
+        scores = np.array([np.nan if r is None else r for r in sampled], np.float64)
+        return has_spread(scores, np.isfinite(scores))
 
-def credit_group(group: Group, bundle: Bundle) -> GroupCredit:
-    """Return a group's credit. Unscored siblings are outside both masks and change nothing."""
-    rewards = tuple(t.score.value for t in group.trajectories)
-    in_baseline = np.array([r is not None for r in rewards])
-    scores = np.array([0.0 if r is None else r for r in rewards])
-    advantages = ADVANTAGES[bundle.advantage](scores, in_baseline, bundle.advantage_eps)
+    @property
+    def num_sampled(self) -> int:
+        """Samples that are no greedy baseline; they come first."""
+        return len(self.rewards_G) - self.group.request.num_greedy
+
+
+def credit_group(
+    group: Group,
+    bundle: Bundle,
+    shaped: ShapedGroup | None = None,
+    streams: Sequence[ActionStreams] | None = None,
+    kl_coefficient: float | None = None,
+) -> GroupCredit:
+    """Return a group's credit, before any whitening over the batch.
+
+    Unscored siblings are outside both masks and change nothing; a greedy sample is a baseline and
+    in neither.
+
+    Args:
+        shaped: rewards to train on; None takes the raw scores.
+        streams: per sample, arrays over its action tokens: ``policy_logprobs`` and
+            ``reference_logprobs`` for a KL in the reward, ``values`` for GAE.
+        kl_coefficient: of the KL in the reward; None takes the bundle's.
+    """
+    request = group.request
+    raw = tuple(t.score.value for t in group.trajectories)
+    rewards = np.array([np.nan if r is None else r for r in raw], np.float64)
+    trained = rewards if shaped is None else np.where(np.isnan(rewards), np.nan, shaped.rewards_G)
+    sampled = np.arange(len(raw)) < request.num_samples - request.num_greedy
+    parts = trained[None] if shaped is None else shaped.parts_KG
+    weights = (1.0,) if shaped is None else shaped.weights_K
+    in_baseline = np.isfinite(trained) & sampled
+    if bundle.advantage == "multi_reward":
+        # A missing part leaves its own statistics only.
+        in_baseline = np.isfinite(rewards) & np.isfinite(parts).any(0) & sampled
+    told = tuple(streams or [{}] * len(raw))
+    attempts = [
+        Attempt.of(t, float(r), s)
+        for t, r, s in zip(group.trajectories, trained, told, strict=True)
+    ]
+    credits = assign_credit(
+        attempts,
+        in_baseline,
+        bundle,
+        parts=(parts, weights),
+        num_greedy=request.num_greedy,
+        kl_coefficient=bundle.kl_coefficient if kl_coefficient is None else kl_coefficient,
+    )
     in_loss = [
         bool(used) and not (bundle.mask_truncated and trajectory.is_truncated)
         for used, trajectory in zip(in_baseline, group.trajectories, strict=True)
     ]
     return GroupCredit(
         group,
-        rewards,
+        raw,
         tuple(bool(b) for b in in_baseline),
         tuple(in_loss),
-        tuple(float(a) for a in advantages),
+        tuple(float(r) for r in trained),
+        tuple(credits),
+        told,
     )
+
+
+def has_raw_signal(group: Group, bundle: Bundle) -> bool:
+    """Whether a group would train anything by its raw scores: the filter of dynamic sampling.
+
+    Where the group is the baseline that is a spread of the raw scores, before any shaping; with
+    another baseline (values, the batch) one scored sample is enough.
+    """
+    if bundle.advantage in ("returns", "gae"):
+        return any(t.score.is_scored and t.num_completion_tokens for t in group.trajectories)
+    return credit_group(group, replace(bundle, kl_coefficient=0.0)).has_signal
 
 
 def losses_of(bundles: Mapping[str, Bundle]) -> dict[str, LossFunction]:
@@ -62,7 +143,10 @@ def losses_of(bundles: Mapping[str, Bundle]) -> dict[str, LossFunction]:
 
 
 def training_samples(
-    credits: Sequence[GroupCredit], bundles: Mapping[str, Bundle], max_length: int = 0
+    credits: Sequence[GroupCredit],
+    bundles: Mapping[str, Bundle],
+    max_length: int = 0,
+    coefficients: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[TrainingSample]:
     """Return the samples of one optimizer step, with their streams.
 
@@ -71,9 +155,11 @@ def training_samples(
         bundles: by domain name.
         max_length: Lmax of ``seq-mean-token-sum-norm``; 0 takes what each request allows, so that
             a domain's gradient does not depend on the limits of its neighbours in the batch.
+        coefficients: by bundle name, the streams that controllers steer (``kl_coefficient``,
+            ``entropy_coefficient``) and their numbers in this step.
 
-    Samples with advantage 0 and neither a KL nor an entropy term have no gradient; they count in
-    the denominators and are left out.
+    Samples with advantage 0 and no other term of the loss have no gradient; they count in the
+    denominators and are left out.
     """
     entries = [
         (number, credit, i, trajectory)
@@ -85,30 +171,52 @@ def training_samples(
     samples: list[TrainingSample] = []
     for (number, credit, i, trajectory), weight in zip(entries, weights, strict=True):
         bundle = bundles[credit.group.request.domain]
-        idle = credit.advantages_G[i] == 0 and not bundle.trains_without_advantage
+        idle = not (credit.credits_G[i].is_nonzero or bundle.trains_without_advantage)
         if idle or not credit.in_loss_G[i] or weight == 0:
             continue
-        for tokens, mask, behaviour, temperature in trajectory_sequences(trajectory):
-            length = len(tokens)
-            streams = {
-                "advantage": np.full(length, credit.advantages_G[i]),
-                "weight": np.full(length, weight),
-                "behaviour_logprobs": behaviour,
-                "temperature": temperature,
-            }
+        steered = (coefficients or {}).get(bundle.name, {})
+        own = credit.credits_G[i]
+        whole = {"weight": float(weight), "advantage": own.value, **steered}
+        for sample in _samples(trajectory, own, credit.streams_G[i], whole):
             if bundle.proximal == "behaviour":
-                streams["proximal_logprobs"] = behaviour
-            samples.append(
-                TrainingSample(
-                    tokens,
-                    mask,
-                    streams,
-                    group=number,
-                    sequence=len(samples),
-                    loss=bundle.formula(),
-                    origin=credit.group.request.domain,
-                )
-            )
+                sample.streams["proximal_logprobs"] = sample.streams["behaviour_logprobs"]
+            sample.group, sample.sequence = number, len(samples)
+            sample.loss, sample.origin = bundle.formula(), credit.group.request.domain
+            samples.append(sample)
+    return samples
+
+
+_KEPT = {
+    "policy_logprobs": "start_logprobs",
+    "reference_logprobs": "reference_logprobs",
+    "values": "old_values",
+}
+"""What the model said before the update, and the stream that a sample keeps it in."""
+
+
+def _samples(
+    trajectory: Trajectory,
+    credit: Credit,
+    streams: ActionStreams,
+    whole: Mapping[str, float],
+) -> list[TrainingSample]:
+    """Return a trajectory's sequences; arrays over action tokens go where the mask is true.
+
+    ``whole`` are the numbers that all its tokens share.
+    """
+    own_credit = {"advantage": credit.tokens_A, "returns": credit.returns_A}
+    by_action = {name: values for name, values in own_credit.items() if values is not None}
+    by_action |= {_KEPT[name]: values for name, values in streams.items() if name in _KEPT}
+    samples, done = [], 0
+    for tokens, mask, behaviour, temperature in trajectory_sequences(trajectory):
+        count = int(mask.sum())
+        own: dict[str, FloatArray] = {n: np.full(len(tokens), v) for n, v in whole.items()}
+        for name, values in by_action.items():
+            own[name] = np.zeros(len(tokens))
+            own[name][mask] = values[done : done + count]
+        own |= {"behaviour_logprobs": behaviour, "temperature": temperature}
+        samples.append(TrainingSample(tokens, mask, own, group=0, sequence=0, loss=""))
+        done += count
     return samples
 
 
@@ -117,7 +225,7 @@ def _weights(
     credits: Sequence[GroupCredit],
     bundles: Mapping[str, Bundle],
     max_length: int,
-) -> np.ndarray:
+) -> FloatArray:
     """Return each entry's token weight: its cohort's aggregation times its cohort's share."""
     weights = np.zeros(len(entries))
     cohorts: dict[Bundle, list[int]] = {}
@@ -147,32 +255,48 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Return what a rollout batch says, overall (``NAME``) and per domain (``domain/D/NAME``).
 
-    ``score`` is chance-corrected: (value - floor) / (1 - floor).
+    ``reward`` and ``score`` are of the raw scores of what was sampled; ``score`` is
+    chance-corrected: (value - floor) / (1 - floor). ``shaped`` is what was trained on,
+    ``greedy_reward`` the raw score of greedy baselines.
     """
     tally = Tally()
     for credit in credits:
         domain = credit.group.request.domain
         floor = floors.get(domain, 0.0)
-        scored = [r for r in credit.rewards_G if r is not None]
         for prefix in ("", f"domain/{domain}/"):
-            tally.mean(
-                prefix + "unscored", len(credit.rewards_G) - len(scored), len(credit.rewards_G)
-            )
-            # One scored sibling has no baseline: advantage 0, and counted here.
-            lone = len(scored) == 1 and len(credit.rewards_G) > 1
-            tally.mean(prefix + "lone_scored", float(lone))
-            if len(scored) > 1:
-                flat = max(scored) == min(scored)
-                tally.mean(prefix + "trivial_right", float(flat and scored[0] >= 1))
-                tally.mean(prefix + "trivial_wrong", float(flat and scored[0] <= 0))
-                tally.mean(prefix + "has_signal", float(credit.has_signal))
-            for reward in scored:
-                tally.mean(prefix + "reward", reward)
-                tally.mean(prefix + "score", (reward - floor) / (1.0 - floor))
-            for advantage in credit.advantages_G:
-                tally.mean(prefix + "advantage_size", abs(advantage))
-            for trajectory in credit.group.trajectories:
+            _tell_group(tally, prefix, credit, floor)
+            for i, trajectory in enumerate(credit.group.trajectories[: credit.num_sampled]):
+                tally.mean(prefix + "advantage_size", _size(credit.credits_G[i]))
                 tally.mean(prefix + "completion_tokens", trajectory.num_completion_tokens)
                 tally.mean(prefix + "truncated", float(trajectory.is_truncated))
                 tally.mean(prefix + "turns", len(trajectory.turns))
     return tally.values()
+
+
+def _size(credit: Credit) -> float:
+    """Mean |A| of a sample's action tokens."""
+    if credit.tokens_A is None:
+        return abs(credit.value)
+    return float(np.abs(credit.tokens_A).mean()) if len(credit.tokens_A) else 0.0
+
+
+def _tell_group(tally: Tally, prefix: str, credit: GroupCredit, floor: float) -> None:
+    raw = credit.rewards_G[: credit.num_sampled]
+    scored = [r for r in raw if r is not None]
+    tally.mean(prefix + "unscored", len(raw) - len(scored), len(raw))
+    # One scored sibling has no baseline: advantage 0 where the group is one, and counted here.
+    tally.mean(prefix + "lone_scored", float(len(scored) == 1 and len(raw) > 1))
+    if len(scored) > 1:
+        flat = max(scored) == min(scored)
+        tally.mean(prefix + "trivial_right", float(flat and scored[0] >= 1))
+        tally.mean(prefix + "trivial_wrong", float(flat and scored[0] <= 0))
+        tally.mean(prefix + "has_signal", float(credit.has_signal))
+    for reward in scored:
+        tally.mean(prefix + "reward", reward)
+        tally.mean(prefix + "score", (reward - floor) / (1.0 - floor))
+    for i, value in enumerate(raw):
+        if value is not None and np.isfinite(credit.shaped_G[i]):
+            tally.mean(prefix + "shaped", credit.shaped_G[i])
+    for greedy in credit.rewards_G[credit.num_sampled :]:
+        if greedy is not None:
+            tally.mean(prefix + "greedy_reward", greedy)

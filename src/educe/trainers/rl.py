@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from educe.algorithms.catalogue import Bundle
+from educe.algorithms.steering import scheduled
+from educe.config.algorithm_settings import AlgorithmSettings, ShapingSettings
 from educe.config.settings import DomainSettings, ReinforceSettings
 from educe.core.protocols import Domain, MetricRow, Recorder
 from educe.core.types import Group, Split, TaskRequest
 from educe.rollout.buffer import GroupBuffer
 from educe.rollout.ledger import Ledger, Standing
 from educe.rollout.packing import TrainingSample
+from educe.trainers.batch_credit import CreditStage, value_metrics
+from educe.trainers.coefficients import Coefficients
 from educe.trainers.credit import (
     GroupCredit,
-    credit_group,
+    has_raw_signal,
     losses_of,
     rollout_metrics,
     training_samples,
@@ -31,6 +35,8 @@ from educe.trainers.guards import batch_health
 from educe.trainers.idle_steps import reason_without_update
 from educe.trainers.mixing import TaskOrder
 from educe.trainers.optimizers import learning_rate_at
+from educe.trainers.reference_policy import ReferencePolicy
+from educe.trainers.shaping import RewardShaper
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
 
 _MAX_REFILLS = 10
@@ -61,7 +67,9 @@ class ReinforceLoop:
     Attributes:
         bundles: the resolved algorithm of each domain.
         order: says which task is next.
-        reference: a frozen model for the reference KL, None when no bundle needs one.
+        algorithm: horizon, refresh and limits of the KL.
+        shaping: of domains without a shaping of their own.
+        reference: the policy that the KL is measured against, None when no bundle needs one.
         folder: where batches with a non-finite gradient are kept for inspection.
         version: policy version; counts publishes over the whole run.
     """
@@ -76,18 +84,35 @@ class ReinforceLoop:
     recorder: Recorder
     spans: SpanTimer
     folder: Path
-    reference: Any = None
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    shaping: ShapingSettings = field(default_factory=ShapingSettings)
+    reference: ReferencePolicy | None = None
     version: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     num_completion_tokens: int = 0
     _planned: dict[str, float] = field(init=False, default_factory=dict)
     _dropped: list[str] = field(init=False, default_factory=list)
+    _reference_kl: float = field(init=False, default=0.0)
+    _credit: CreditStage = field(init=False)
+
+    def __post_init__(self) -> None:
+        lacking = [n for n, b in self.bundles.items() if b.needs_values]
+        if lacking and self.state.value_head is None:
+            raise ValueError(f"{lacking[0]} trains with values, but the state has no value head")
+        self._credit = CreditStage(
+            self.state,
+            self.bundles,
+            RewardShaper.of(self.shaping, self.domain_settings),
+            Coefficients.of(self.bundles.values(), self.algorithm, self.settings.exploration),
+            self.reference,
+        )
 
     def step(self, number: int) -> dict[str, float]:
         """Do rollout batch ``number``: sample -> score -> step -> publish; return its metrics."""
         with self.spans.measure("rollout"):
             groups = self._collect(number)
-        credits = [credit_group(g, self.bundles[g.request.domain]) for g in groups]
+        with self.spans.measure("credit"):
+            credits = self._credit.credit(groups)
         with self.spans.measure("train"):
             results = self._update(number, credits)
         with self.spans.measure("publish"):
@@ -118,7 +143,7 @@ class ReinforceLoop:
             # Orders that a lost worker or an earlier attempt left come first.
             requests = self.ledger.requests(Standing.ISSUED)
             missing = self.settings.prompts - len(buffer) - len(requests)
-            requests += [self._issue() for _ in range(missing)]
+            requests += [self._issue(number) for _ in range(missing)]
             arriving = self.source.run_requests(requests, self.ledger)
             groups += [group for group in arriving if buffer.add(group)]
             batch = buffer.next_batch(self.version)
@@ -134,17 +159,19 @@ class ReinforceLoop:
         self.order.observe(number, groups, self.ledger, time.monotonic() - begin)
         return list(batch)
 
-    def _issue(self) -> TaskRequest:
+    def _issue(self, step: int) -> TaskRequest:
         """Order the next task."""
         name, index = self.order.next_task(self.ledger, self.domains)
         own, spec = self.domain_settings[name], self.domains[name].spec
+        num_greedy = int(self.bundles[name].needs_greedy)
         request = TaskRequest(
             request_id=self.ledger.next_request_id,
             domain=name,
             split=Split.TRAIN,
             index=index,
-            num_samples=self.settings.group_size,
-            temperature=own.temperature or self.settings.temperature,
+            num_samples=self.settings.group_size + num_greedy,
+            num_greedy=num_greedy,
+            temperature=self._temperature(own, step),
             max_completion_tokens=own.max_completion_tokens
             or self.settings.max_completion_tokens
             or spec.max_completion_tokens,
@@ -153,25 +180,37 @@ class ReinforceLoop:
         self.ledger.issue(request)
         return request
 
+    def _temperature(self, own: DomainSettings, step: int) -> float:
+        """Return a domain's sampling temperature; its schedule is the run's, in proportion."""
+        first, plan = self.settings.temperature, self.settings.exploration
+        start = own.temperature or first
+        if not plan.temperature:
+            return start
+        last = start * plan.temperature / first
+        return scheduled(start, last, step, plan.steps or self.settings.steps, plan.shape)
+
     def _reason_to_drop(self, group: Group) -> str:
         bundle = self.bundles[group.request.domain]
         if not (self.settings.drop_trivial or bundle.drop_trivial):
             return ""
-        return "" if credit_group(group, bundle).has_signal else "trivial"
+        return "" if has_raw_signal(group, bundle) else "trivial"
 
     # Step
 
     def _update(self, number: int, credits: Sequence[GroupCredit]) -> list[StepResult]:
         """Take the batch's optimizer steps, each on its own share of the prompts."""
         losses = losses_of(self.bundles)
+        steered = self._credit.coefficients.streams()
         parts = [
-            training_samples(part, self.bundles) for part in _cut(credits, self.settings.updates)
+            training_samples(part, self.bundles, coefficients=steered)
+            for part in _cut(credits, self.settings.updates)
         ]
+        parts = [part for part in parts if part]
         self._fill_streams(parts)
-        results = []
-        for part in parts:
-            if not part:
-                continue
+        results: list[StepResult] = []
+        for part in parts * self.settings.epochs:
+            if results:
+                _measure_from_start(part)
             rate = learning_rate_at(
                 number, self.settings.learning_rate, self.state.settings, self.settings.steps
             )
@@ -179,24 +218,59 @@ class ReinforceLoop:
             if result.skipped:
                 self._keep_for_inspection(number, part, result)
             results.append(result)
+            if self._has_gone_far(number, result):
+                break
+        self._steer(number, credits, results)
         return results
 
     def _fill_streams(self, parts: Sequence[Sequence[TrainingSample]]) -> None:
-        """Compute reference and proximal log-probabilities where the losses need them.
+        """Compute reference and starting log-probabilities where the losses need them.
 
-        The first part's proximal policy is the policy itself, by construction of the loss.
+        Before the first step the proximal policy is the policy itself, by construction of the
+        loss; ``start_logprobs`` become it from the second step on.
         """
         limit = self.state.settings.micro_batch_tokens
         if self.reference is not None:
             for part in parts:
-                fill_logprobs(
-                    self.reference, part, "reference_logprobs", limit, self.state.compute_dtype
-                )
-        for part in parts[1:]:
-            later = [s for s in part if "proximal_logprobs" not in s.streams]
+                lacking = [s for s in part if "reference_logprobs" not in s.streams]
+                self.reference.fill(self.state, lacking, "reference_logprobs")
+        for part in parts if self.settings.epochs > 1 else parts[1:]:
+            known = ("start_logprobs", "proximal_logprobs")
+            later = [s for s in part if not any(name in s.streams for name in known)]
             fill_logprobs(
-                self.state.model, later, "proximal_logprobs", limit, self.state.compute_dtype
+                self.state.model, later, "start_logprobs", limit, self.state.compute_dtype
             )
+
+    def _has_gone_far(self, number: int, result: StepResult) -> bool:
+        """Return whether the policy is too far from where this batch's updates began."""
+        limit, kl = self.algorithm.kl.stop_update, result.tally.values().get("update_k3", 0.0)
+        if not 0 < limit < kl:
+            return False
+        told = {"stage": "rl", "step": number, "kl": kl, "limit": limit}
+        self.recorder.record_event("updates_ended", told)
+        return True
+
+    def _steer(
+        self, number: int, credits: Sequence[GroupCredit], results: Sequence[StepResult]
+    ) -> None:
+        """Move what follows the updates: coefficients, the reference."""
+        counts: dict[str, int] = {}
+        for credit in credits:
+            name = self.bundles[credit.group.request.domain].name
+            counts[name] = counts.get(name, 0) + sum(credit.in_loss_G)
+        tallies = [r.tally for r in results]
+        self._credit.coefficients.observe(tallies, self.bundles, counts)
+        if results:
+            self._reference_kl = results[-1].tally.values().get("kl_k3", 0.0)
+        every = self.algorithm.kl.refresh_steps
+        if self.reference is not None and every and (number + 1) % every == 0:
+            self.reference.refresh(self.state)
+            self.recorder.record_event("reference", {"stage": "rl", "step": number})
+
+    @property
+    def is_far_from_reference(self) -> bool:
+        """Whether the KL to the reference went over the limit that ends the stage."""
+        return 0 < self.algorithm.kl.stop < self._reference_kl
 
     def _keep_for_inspection(
         self, number: int, samples: Sequence[TrainingSample], result: StepResult
@@ -226,7 +300,8 @@ class ReinforceLoop:
         self, number: int, credits: Sequence[GroupCredit], results: Sequence[StepResult]
     ) -> dict[str, float]:
         floors = {name: domain.spec.floor for name, domain in self.domains.items()}
-        overall = rollout_metrics(credits, floors)
+        overall = rollout_metrics(credits, floors) | value_metrics(credits)
+        overall |= self._credit.coefficients.metrics()
         overall |= batch_health([c.rewards_G for c in credits], [c.advantages_G for c in credits])
         for result in results:
             overall.update(result.tally.values())
@@ -261,6 +336,8 @@ class ReinforceLoop:
             **self.order.state(),
             "version": self.version,
             "completion_tokens": self.num_completion_tokens,
+            "credit": self._credit.progress(),
+            "reference_kl": self._reference_kl,
         }
 
     def restore(self, progress: Mapping[str, Any]) -> None:
@@ -269,6 +346,17 @@ class ReinforceLoop:
         self.order.restore(progress)
         self.version = progress["version"]
         self.num_completion_tokens = progress["completion_tokens"]
+        self._credit.restore(progress["credit"])
+        self._reference_kl = progress["reference_kl"]
+        if self.reference is not None:
+            self.reference.restore(self.state)
+
+
+def _measure_from_start(samples: Sequence[TrainingSample]) -> None:
+    """Let the ratio be against the policy before the batch's first step."""
+    for sample in samples:
+        if "start_logprobs" in sample.streams:
+            sample.streams.setdefault("proximal_logprobs", sample.streams["start_logprobs"])
 
 
 def _cut(credits: Sequence[GroupCredit], parts: int) -> list[list[GroupCredit]]:

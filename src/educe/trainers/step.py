@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -191,12 +190,8 @@ def fill_logprobs(
 ) -> None:
     """Write the model's log-probabilities of trained tokens into each sample's stream."""
     for pack in pack_samples(samples, max_tokens):
-        values = forward_pack(model, pack, compute_dtype).logprobs_N.double().cpu().numpy()
-        cursor = 0
-        for sample, trained in pack.rows:
-            kept = sample.streams.setdefault(stream, np.full(len(sample.token_ids), np.nan))
-            kept[trained] = values[cursor : cursor + len(trained)]
-            cursor += len(trained)
+        values = forward_pack(model, pack, compute_dtype).logprobs_N
+        pack.write_back(stream, values.double().cpu().numpy())
 
 
 def accumulate_gradients(

@@ -15,6 +15,9 @@ import numpy as np
 from educe.algorithms.advantages.batch import whitened
 from educe.algorithms.advantages.group import ROUNDING, BoolArray, FloatArray
 
+_FARTHEST = 1e6
+_STEEPEST = 20.0
+
 
 def token_rewards(
     turn_ends: Sequence[int], turn_scores: Sequence[float | None], length: int
@@ -29,6 +32,23 @@ def token_rewards(
         if value is not None and np.isfinite(value):
             rewards[end] += value
     return rewards
+
+
+def kl_values(log_ratio_T: FloatArray, estimator: str) -> FloatArray:
+    """Return k1, k2 or k3 of d = log policy - log reference; finite at any d (see ``kl``).
+
+    Raises:
+        ValueError: for an estimator that is no plain value.
+    """
+    d = np.clip(log_ratio_T, -_FARTHEST, _FARTHEST)
+    if estimator == "k1":
+        return d
+    if estimator == "k2":
+        return np.asarray(0.5 * d * d)
+    if estimator == "k3":
+        near = np.maximum(d, -_STEEPEST)
+        return np.asarray(np.exp(-near) - 1.0 + near + (d - near) * (1.0 - np.exp(_STEEPEST)))
+    raise ValueError(f"KL in the reward is k1, k2 or k3, got {estimator!r}")
 
 
 def with_kl_penalty(
