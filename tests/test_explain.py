@@ -119,6 +119,14 @@ def test_problems_do_not_hide_the_rest(told: dict[str, Any]) -> None:
     assert "Settings" in render(found)
 
 
+def test_an_empty_recipe_has_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    found, problems = explain(load_recipe(tmp_path / "empty.toml"))
+    assert "names no domain" in str(problems[0])
+    text = render(found)
+    assert "Batches" not in text and "Domains" not in text
+
+
 def test_memory_follows_the_settings(told: dict[str, Any]) -> None:
     def memory(*overrides: str) -> dict[str, int]:
         estimate = estimate_run(make_plan(load_recipe("r.toml", overrides))[0])

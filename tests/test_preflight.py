@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -364,3 +365,22 @@ def test_no_torch(folder: Path) -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     subprocess.run(command, check=True, cwd=folder)
+
+
+def test_a_context_that_is_too_small_is_told_once_and_where_it_is_set(folder: Path) -> None:
+    many = "".join(f'[domains.s{i}]\nfunction = "preflight_sums:Sums"\n' for i in range(5))
+    text = refusal(folder, many, "model.context_length=60", "rl.max_completion_tokens=20")
+    assert text.startswith("override model.context_length=60: model.context_length: 6 of 6 domains")
+    assert "do not fit into the context of 60 (s0, s1, s2, …)" in text
+    needed = re.search(r"Raise it to (\d+), or lower max_completion_tokens", text)
+    assert needed and 70 < int(needed[1]) < 90
+    assert "problems" not in text
+    check(folder, many, f"model.context_length={needed[1]}", "rl.max_completion_tokens=20")
+
+
+def test_a_model_that_is_too_small_for_many_domains_is_told_once(folder: Path) -> None:
+    (folder / "model/config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 64}))
+    many = "".join(f'[domains.s{i}]\nfunction = "preflight_sums:Sums"\n' for i in range(2))
+    text = refusal(folder, many)
+    assert text.startswith("r.toml:2: model.name: 3 of 3 domains do not fit into the context of 64")
+    assert "Take a model of a longer context" in text

@@ -15,6 +15,7 @@ from educe.config.render import flatten_recipe
 from educe.config.schema import format_value
 from educe.core.errors import EduceError
 from educe.core.types import JSON
+from educe.observability.terminal_text import format_count
 from educe.preflight import make_plan
 from educe.preflight.estimate import estimate_run, gigabytes
 from educe.preflight.plan import (
@@ -22,10 +23,8 @@ from educe.preflight.plan import (
     Plan,
     algorithm_overrides,
     reinforce_algebra,
-    supervised_steps,
 )
-
-SUPERVISED_FORMULA = "loss = token-mean[ -log policy ]  over the completion tokens of gold answers"
+from educe.preflight.stage_facts import render_batches, stage_batches, stage_losses
 
 
 def explain(loaded: LoadedRecipe) -> tuple[dict[str, JSON], list[EduceError]]:
@@ -66,9 +65,7 @@ def _model(plan: Plan) -> dict[str, JSON]:
 
 def _losses(plan: Plan) -> list[dict[str, JSON]]:
     """The loss of each stage that trains, and of each algorithm in it."""
-    told: list[dict[str, JSON]] = []
-    if "sft" in plan.recipe.stages:
-        told.append({"stage": "sft", "name": "cross_entropy", "formula": SUPERVISED_FORMULA})
+    told = stage_losses(plan)
     if "rl" in plan.recipe.stages:
         for name, bundle in plan.bundles.items():
             told.append(
@@ -104,16 +101,7 @@ def _key_of(name: str) -> str:
 
 def _batch(plan: Plan) -> dict[str, JSON]:
     recipe = plan.recipe
-    told: dict[str, JSON] = {}
-    if "sft" in recipe.stages:
-        steps = supervised_steps(recipe)
-        told["sft"] = {
-            "demonstrations": recipe.sft.num_tasks,
-            "batch_size": recipe.sft.batch_size,
-            "optimizer_steps": steps,
-            "demonstrations_seen": steps * recipe.sft.batch_size,
-            "minutes": recipe.sft.minutes or None,
-        }
+    told = stage_batches(plan)
     if "rl" in recipe.stages:
         algebra = reinforce_algebra(plan)
         told["rl"] = {
@@ -177,8 +165,8 @@ def render(told: Mapping[str, Any]) -> str:
     blocks = [
         _render_head(told),
         *(_render_loss(loss) for loss in told["loss"]),
-        _render_batch(told["batch"]),
-        _render_domains(told["domains"]),
+        *([_render_batch(told["batch"])] if told["domains"] or not told["problems"] else []),
+        _render_domains(told["domains"]) if told["domains"] else "",
         _render_amounts("Memory (estimate)", told.get("memory")),
         _render_amounts("Disk (estimate)", told.get("disk")),
         _render_settings(told["settings"]),
@@ -192,8 +180,8 @@ def _render_head(told: Mapping[str, Any]) -> str:
     model = told["model"]
     size = model.get("num_parameters")
     trained = model.get("num_trained", size)
-    sizes = f", {size / 1e6:.1f} M weights" if size else ""
-    sizes += f" ({trained / 1e6:.1f} M trained)" if size and trained != size else ""
+    sizes = f", {format_count(size)} weights" if size else ""
+    sizes += f" ({format_count(trained)} trained)" if size and trained != size else ""
     context = model["context_length"]
     return "\n".join(
         [
@@ -217,13 +205,7 @@ def _render_loss(loss: Mapping[str, Any]) -> str:
 
 
 def _render_batch(batch: Mapping[str, Any]) -> str:
-    lines = ["Batches"]
-    if sft := batch.get("sft"):
-        lines.append(
-            f"  sft   {sft['optimizer_steps']} optimizer steps x {sft['batch_size']} "
-            f"demonstrations = {sft['demonstrations_seen']} seen, of {sft['demonstrations']}"
-            f"{_budget(sft)}"
-        )
+    lines = ["Batches", *render_batches(batch)]
     if rl := batch.get("rl"):
         lines += [
             f"  rl    a rollout batch: {rl['prompts']} prompts x {rl['group_size']} completions = "

@@ -183,7 +183,7 @@ def test_rounding_noise_is_a_line_not_a_mountain(tmp_path: Path) -> None:
     pixels = read_png(plot_png(store, tmp_path / "noise.png"))[..., :3]
     is_curve = np.abs(pixels * 255 - np.array((31, 95, 153))).max(axis=-1) < 12  # smoothed
     rows = np.flatnonzero(is_curve.any(axis=1))
-    assert 0 < len(rows) and rows.max() - rows.min() < 8
+    assert len(rows) > 0 and rows.max() - rows.min() < 8
 
 
 def test_counts_are_said_in_a_fitting_unit() -> None:

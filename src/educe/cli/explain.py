@@ -13,7 +13,8 @@ def add_parser(subparsers: Any) -> None:
         "explain",
         help="print a recipe resolved",
         description="Print a recipe resolved: the loss as a formula, the batches in numbers, every "
-        "value with the place it came from, memory and disk.",
+        "value with the place it came from, memory and disk. Of a recipe that cannot run it prints "
+        "the errors alone; --json tells both.",
     )
     parser.add_argument("recipe", help="a TOML file, or the name of a shipped recipe")
     parser.add_argument("overrides", nargs="*", help="section.key=value")
@@ -29,8 +30,9 @@ def handler(arguments: argparse.Namespace) -> int:
     told, problems = explain(load_recipe(arguments.recipe, arguments.overrides))
     if arguments.json:
         print(json.dumps(told, indent=2, default=str))
-    else:
-        print(render(told))
+    elif problems:  # alone: a page of settings around them would hide them
         for problem in problems:
             print(f"educe: {problem}", file=sys.stderr)
+    else:
+        print(render(told))
     return 2 if problems else 0

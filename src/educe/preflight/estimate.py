@@ -66,10 +66,14 @@ def estimate_run(plan: Plan) -> Estimate | None:
     # Checkpoints hold what is trained: weights (or adapters) and their moments.
     moments = 2 if recipe.optimizer.name == "adamw" else 0
     saved = (1 + moments) * trained * width
+    trains = any(s != "eval" for s in recipe.stages)
     disk = {"final model": total * width, "run store": _STORE_BYTES}
     if recipe.checkpoint.every_steps or recipe.checkpoint.every_minutes:
         # The kept ones, the best one, and the one being written beside them.
         disk["checkpoints"] = (recipe.checkpoint.keep + 2) * saved
+    if recipe.guards.action == "rollback" and trains:
+        # The last good one and its candidate.
+        disk["guards"] = 2 * saved
     return Estimate(total, trained, memory, disk)
 
 

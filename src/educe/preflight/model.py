@@ -132,34 +132,62 @@ def check_context(plan: Plan) -> Iterator[EduceError]:
     context = plan.context_length
     if not context:
         return
+    too_long: dict[str, list[DomainPlan]] = {}
     for domain in plan.domains.values():
         prompt, completion = domain.prompt_tokens or 0, domain.completion_tokens
         if prompt + completion > context:
-            yield _too_long(plan, domain, prompt, completion)
+            too_long.setdefault(_to_blame(plan, domain), []).append(domain)
         elif domain.longest > context:
             plan.notes.append(
                 f"{domain.name}: {domain.max_turns} turns of {completion} tokens after a prompt of "
                 f"{prompt} can reach the context of {context}; such a trajectory ends there"
             )
+    for key, domains in _by_cause(too_long).items():
+        yield _too_long(plan, key, domains)
 
 
-def _too_long(plan: Plan, domain: DomainPlan, prompt: int, completion: int) -> RecipeError:
-    key = next(
-        key
-        for key, is_set in (
-            (f"{domain.origin_key}.max_completion_tokens", domain.settings.max_completion_tokens),
-            ("rl.max_completion_tokens", plan.recipe.rl.max_completion_tokens),
-            (domain.origin_key, True),
-        )
-        if is_set
-    )
+def _to_blame(plan: Plan, domain: DomainPlan) -> str:
+    """Return the setting without which the domain would fit: the one to change."""
+    needed = (domain.prompt_tokens or 0) + domain.completion_tokens
+    own = plan.shape.context_length if plan.shape else 0
+    if plan.recipe.model.context_length and (not own or needed <= own):
+        return "model.context_length"
+    if domain.settings.max_completion_tokens:
+        return f"{domain.origin_key}.max_completion_tokens"
+    return "rl.max_completion_tokens" if plan.recipe.rl.max_completion_tokens else domain.origin_key
+
+
+def _by_cause(too_long: Mapping[str, list[DomainPlan]]) -> dict[str, list[DomainPlan]]:
+    """Tell of a model that is too small for several entries once, not an entry at a time."""
+    entries = [key for key, domains in too_long.items() if domains[0].origin_key == key]
+    if len(entries) < 2:
+        return dict(too_long)
+    rest = {key: domains for key, domains in too_long.items() if key not in entries}
+    return {"model.name": [d for key in entries for d in too_long[key]], **rest}
+
+
+def _too_long(plan: Plan, key: str, domains: list[DomainPlan]) -> RecipeError:
+    worst = max(domains, key=lambda d: (d.prompt_tokens or 0) + d.completion_tokens)
+    prompt, completion = worst.prompt_tokens or 0, worst.completion_tokens
     measured = f"its longest prompt of about {prompt} tokens plus " if prompt else ""
-    subject = "" if domain.name in key else f"{domain.name}: "
+    need = f"{measured}a completion of {completion} tokens"
+    remedy = "Lower max_completion_tokens, raise model.context_length, or leave the long rows out."
+    if key == "model.context_length":
+        remedy = f"Raise it to {prompt + completion}, or lower max_completion_tokens."
+    elif key == "model.name":
+        remedy = "Take a model of a longer context, or lower max_completion_tokens."
+    if len(domains) > 1:
+        names = ", ".join(d.name for d in domains[:3]) + (", …" if len(domains) > 3 else "")
+        return plan.error(
+            key,
+            f"{len(domains)} of {len(plan.domains)} domains do not fit into the context of "
+            f"{plan.context_length} ({names}). {worst.name} needs most: {need}. {remedy}",
+        )
+    subject = "" if worst.name in key else f"{worst.name}: "
     return plan.error(
         key,
-        f"{subject}{measured}a completion of {completion} tokens "
-        f"{'are' if prompt else 'is'} more than the context of {plan.context_length}. Lower "
-        f"max_completion_tokens, raise model.context_length, or leave the long rows out.",
+        f"{subject}{need} {'are' if prompt else 'is'} more than the context of "
+        f"{plan.context_length}. {remedy}",
     )
 
 
@@ -170,6 +198,8 @@ def measure_prompts(plan: Plan) -> Iterator[EduceError]:
     their names when there are very many). Counts come from the model's own tokenizer where its
     folder is there, else from the number of characters.
     """
+    if not plan.domains:
+        return
     count = _token_counter(plan)
     stride = -(-len(plan.domains) // _MEASURED_TASKS)
     num_tasks = max(1, min(_MEASURED_TASKS_A_DOMAIN, _MEASURED_TASKS // len(plan.domains)))
