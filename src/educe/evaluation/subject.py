@@ -63,7 +63,7 @@ class EngineSubject:
     max_open: int = 256
     score_workers: int = 1
     score_timeout_s: float = 20.0
-    sandbox_level: str | None = None
+    sandbox_minimum: str = "namespaces"
     log_path: Path | None = None
     check: Callable[[], None] = lambda: None
 
@@ -81,7 +81,7 @@ class EngineSubject:
             settings,
             num_workers=self.score_workers,
             timeout_s=self.score_timeout_s,
-            sandbox_level=self.sandbox_level,
+            sandbox_minimum=self.sandbox_minimum,
             log_path=self.log_path,
         ) as scoring:
             yield RolloutRunner(

@@ -27,12 +27,14 @@ class HeadlineRule:
     Attributes:
         max_lost: share of completions without a score (errored, unscored).
         max_limited: share that ended at a token or time limit and was not right.
+        max_refused: share that the model declined: its score says little of what it can do.
         max_unparseable: share without a recognisable answer; only a caution, as a model that
             cannot follow the format earns it.
     """
 
     max_lost: float = 0.05
     max_limited: float = 0.05
+    max_refused: float = 0.25
     max_unparseable: float = 0.25
 
     def cautions(self, counts: Counts) -> list[str]:
@@ -43,6 +45,9 @@ class HeadlineRule:
         limited = counts.share(Outcome.TRUNCATED, Outcome.TIMED_OUT)
         if limited > self.max_limited:
             found.append(f"{limited:.0%} ended at a token or time limit")
+        refused = counts.share(Outcome.REFUSED)
+        if refused > self.max_refused:
+            found.append(f"{refused:.0%} were refused")
         unparseable = counts.share(Outcome.UNPARSEABLE)
         if unparseable > self.max_unparseable:
             found.append(f"{unparseable:.0%} hold no recognisable answer")
@@ -62,6 +67,9 @@ class HeadlineRule:
                 f"{limited:.1%} of completions ended at a token or time limit "
                 f"(limit {self.max_limited:.0%}): raise max_completion_tokens or the time limit"
             )
+        refused = counts.share(Outcome.REFUSED)
+        if refused > self.max_refused:
+            return f"{refused:.1%} of tasks were refused (limit {self.max_refused:.0%})"
         return ""
 
 
