@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from educe.config.loader import LoadedRecipe, join_problems
 from educe.config.settings import Recipe
 from educe.core.errors import EduceError, RecipeError
-from educe.preflight import batch, data, machine, model
+from educe.preflight import batch, credit, data, machine, model
 from educe.preflight.estimate import Estimate, estimate_run
 from educe.preflight.plan import Plan, reinforce_algebra
 
@@ -24,6 +24,7 @@ _Check = Callable[[Plan], Iterator[EduceError]]
 _CHECKS: tuple[_Check, ...] = (
     batch.check_batch,
     batch.check_algorithms,
+    credit.check_credit,
     batch.check_exclusions,
     data.resolve_domains,
     data.check_gold,

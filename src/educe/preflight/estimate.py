@@ -98,8 +98,7 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
         found["gradients"] = ranks * trained * master
         found["optimizer"] = ranks * moments * trained * master
         found["activations"] = ranks * _activations(plan, shape, compute)
-        # A base without its adapters is its own reference.
-        if plan.needs_reference and not recipe.model.lora.rank:
+        if plan.keeps_reference_copy:
             found["reference"] = ranks * total * master
     if compute != master:
         found["compute copy"] = ranks * total * compute

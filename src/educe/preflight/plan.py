@@ -86,6 +86,18 @@ class Plan:
         return "rl" in self.recipe.stages and any(b.needs_reference for b in self.bundles.values())
 
     @property
+    def keeps_reference_copy(self) -> bool:
+        """Whether the reference of ``rl`` is a second model: adapters can only be switched off
+        while the reference is the base that they were added to.
+        """
+        kl, stages = self.recipe.algorithm.kl, self.recipe.stages
+        if not self.needs_reference:
+            return False
+        before = set(stages[: stages.index("rl")]) - {"eval"}
+        is_base = kl.reference == "base" or not before
+        return not (self.recipe.model.lora.rank and is_base and not kl.refresh_steps)
+
+    @property
     def longest_sequence(self) -> int:
         """Tokens of the longest trajectory of the run, bounded by the context."""
         longest = max((d.longest for d in self.domains.values()), default=0)
