@@ -18,9 +18,9 @@ class ReviewSettings(Section):
         "the penalty, its place in the batch (mask), or all it earned and further turns (stop). "
         "Evaluation only observes.",
     )
-    layers: tuple[
-        Literal["rules", "words", "code", "injection", "classifier", "judge"], ...
-    ] = Field(("rules", "injection", "code"), description="Layers of the review, cheap ones first.")
+    layers: tuple[Literal["rules", "words", "code", "injection", "classifier", "judge"], ...] = (
+        Field(("rules", "injection", "code"), description="Layers of the review, cheap ones first.")
+    )
     penalty: float = Field(1.0, ge=0, description="Taken off an unsafe completion's score.")
     block_at: float = Field(
         0.7, gt=0, le=1, description="Severity from which a completion is unsafe."
