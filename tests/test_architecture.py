@@ -47,6 +47,7 @@ LAYERS = {
     "stage_eval": 7.3,
     "sources": 7.3,
     "training_stages": 7.35,
+    "stages": 7.37,
     "pipeline": 7.4,
     "ranks": 7.45,
     "api": 7.5,

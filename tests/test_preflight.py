@@ -219,7 +219,7 @@ def test_mini_batch_over_the_batch(folder: Path) -> None:
         "r.toml:7: rl.updates: 4 optimizer steps cannot share a rollout batch of 2 prompts"
     )
     text = refusal(folder, "[sft]\nnum_tasks = 8\nbatch_size = 16\n")
-    assert text.startswith("r.toml:7: sft.batch_size: a batch of 16 demonstrations is larger than")
+    assert text.startswith("r.toml:7: sft.batch_size: a batch of 16 examples is larger than")
     text = refusal(folder, "[run]\nranks = 4\n", "rl.prompts=2")
     assert "r.toml:6: run.ranks: 4 trainer processes cannot share 2 prompts" in text
 

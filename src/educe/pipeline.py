@@ -20,8 +20,8 @@ from educe.rollout.metering import BatchCosts, MeteredScoring
 from educe.session import Announce, Session, build_session, resolved_domains
 from educe.stage_eval import EvalStage
 from educe.stage_guard import StageGuard
+from educe.stages import STAGES
 from educe.training_stages import (
-    STAGES,
     StageParts,
     TrainingStage,
     screen_scores,

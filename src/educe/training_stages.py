@@ -1,7 +1,7 @@
 """The training stages as the pipeline drives them: a step, what it needs to continue, its budgets.
 
 A stage is made at its start (and again at a resume) from the run's parts. A new kind of stage is a
-function of :class:`StageParts` in ``STAGES``; the pipeline knows none of them by name.
+function of :class:`StageParts` with a line in ``educe.stages``; the pipeline knows none by name.
 """
 
 from __future__ import annotations
@@ -85,37 +85,6 @@ class TrainingStage:
     is_spent: Callable[[], bool] = lambda: False
     goal: GoalWatch | None = None
     finish: Callable[[], None] = field(default=lambda: None)
-
-
-def supervised_stage(parts: StageParts) -> TrainingStage:
-    """Return a stage that imitates the domains' gold answers."""
-    from educe.trainers.supervised import (
-        batch_rows,
-        collect_demonstrations,
-        planned_steps,
-        supervised_step,
-    )
-
-    settings, session, seed = parts.recipe.sft, parts.session, parts.recipe.run.seed
-    rows = collect_demonstrations(
-        session.domains,
-        {n: s.weight for n, s in session.domain_settings.items()},
-        session.chat,
-        count=settings.num_tasks,
-        seed=seed,
-        context_length=session.runner.context_length,
-    )
-    total = planned_steps(settings)
-
-    def step(number: int) -> dict[str, float]:
-        picked = batch_rows(len(rows), settings.batch_size, number, seed)
-        with parts.spans.measure("train"):
-            result = supervised_step(
-                parts.state, [rows[i] for i in picked], settings, number, total
-            )
-        return record_step(parts, number, result)
-
-    return TrainingStage(total, settings.minutes, step, lambda: parts.version)
 
 
 def record_step(parts: StageParts, number: int, result: Any) -> dict[str, float]:
@@ -262,9 +231,3 @@ def screen_scores(session: Session, names: list[str], tasks: int) -> dict[str, f
         values = [r.value for r in result.rows_in(name) if r.value is not None]
         scores[name] = sum(values) / len(values) if values else float("nan")
     return scores
-
-
-STAGES: dict[str, Callable[[StageParts], TrainingStage]] = {
-    "sft": supervised_stage,
-    "rl": reinforce_stage,
-}

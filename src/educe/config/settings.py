@@ -135,7 +135,7 @@ class SupervisedSettings(Section):
     steps: int = Field(0, ge=0, description="Optimizer steps; 0 follows epochs or the budget.")
     epochs: float = Field(1.0, gt=0, description="Passes over num_tasks examples.")
     num_tasks: int = Field(
-        512,
+        0,
         ge=0,
         description="Examples of an epoch, over all sources; 0: the rows of the data sets "
         "once, or 512 demonstrations without any.",

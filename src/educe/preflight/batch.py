@@ -16,15 +16,9 @@ def check_batch(plan: Plan) -> Iterator[EduceError]:
     """Yield what is wrong with the batch sizes of the stages that will run."""
     recipe = plan.recipe
     if not recipe.stages:
-        yield plan.error("stages", 'the list is empty; name at least one of "sft", "rl", "eval".')
-    if "sft" in recipe.stages:
-        sft = recipe.sft
-        if sft.batch_size > sft.num_tasks:
-            yield plan.error(
-                "sft.batch_size",
-                f"a batch of {sft.batch_size} demonstrations is larger than the "
-                f"{sft.num_tasks} there are. Lower sft.batch_size or raise sft.num_tasks.",
-            )
+        yield plan.error(
+            "stages", 'the list is empty; name at least one, for example "sft", "rl", "eval".'
+        )
     if "rl" in recipe.stages:
         yield from _reinforce(plan)
 

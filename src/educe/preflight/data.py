@@ -9,11 +9,14 @@ from educe.config.settings import DomainSettings
 from educe.core.errors import DomainError, EduceError, MissingExtraError, RecipeError
 from educe.core.protocols import DomainSpec
 from educe.preflight.plan import Plan, plan_domain
+from educe.preflight.stages import needs_domains
 
 
 def resolve_domains(plan: Plan) -> Iterator[EduceError]:
     """Fill ``plan.domains``; yield unknown names, empty globs, unusable rows and functions."""
     entries = plan.recipe.domains
+    if not entries and not needs_domains(plan.recipe):
+        return  # the stages have data sets of their own
     if not entries:
         yield plan.error(
             "domains",
@@ -82,11 +85,11 @@ def check_gold(plan: Plan) -> Iterator[EduceError]:
     if "sft" not in plan.recipe.stages or not plan.domains:
         return
     without = [d.name for d in plan.domains.values() if not d.spec.has_gold]
-    if len(without) == len(plan.domains):
+    if len(without) == len(plan.domains) and not plan.recipe.sft.data:
         yield plan.error(
             "stages",
             "the stage 'sft' imitates gold answers, and no domain of this recipe has any. Remove "
-            "'sft' from the stages, or add a domain with gold answers.",
+            "'sft' from the stages, add a domain with gold answers, or [sft.data.NAME].",
         )
     elif without:
         plan.notes.append(f"no gold answers, so not part of sft: {', '.join(without)}")

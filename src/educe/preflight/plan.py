@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from educe.config.positions import format_key
 from educe.config.settings import AlgorithmSettings, DomainSettings, Recipe
 from educe.core.errors import Origin, RecipeError
 from educe.core.protocols import DomainSpec
+from educe.domains.example_sets import SetSummary
 from educe.models.architectures import ModelShape
 
 
@@ -51,12 +51,17 @@ class DomainPlan:
 
 @dataclass(slots=True)
 class Plan:
-    """A recipe with its domains and model looked up; ``notes`` are for the reader, not errors."""
+    """A recipe with its domains and model looked up; ``notes`` are for the reader, not errors.
+
+    ``example_sets`` are the data sets of the stages, by (stage, name).
+    """
 
     loaded: LoadedRecipe
     domains: dict[str, DomainPlan] = field(default_factory=dict)
     shape: ModelShape | None = None
     model_folder: Path | None = None
+    example_sets: dict[tuple[str, str], SetSummary] = field(default_factory=dict)
+    teacher_shape: ModelShape | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -219,9 +224,3 @@ def reinforce_algebra(plan: Plan) -> BatchAlgebra:
         tokens=round(completions * expected),
         epochs=rl.epochs,
     )
-
-
-def supervised_steps(recipe: Recipe) -> int:
-    """Return the optimizer steps of the ``sft`` stage when no wall-clock budget cuts it short."""
-    sft = recipe.sft
-    return sft.steps or max(1, math.ceil(sft.num_tasks * sft.epochs / sft.batch_size))

@@ -7,7 +7,7 @@ KL from policy to teacher on the policy's own texts (GKD, arXiv 2306.13649; Mini
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from educe.algorithms.losses.distillation import on_policy_distillation
+from educe.config.settings import DistillationSettings
 from educe.core.metrics import Tally
 from educe.core.types import Group
 from educe.models.load import LoadedModel
@@ -72,17 +73,14 @@ class DistillationLoop:
     sampler: TaskSampler
     publish: Callable[[int], None]
     floors: dict[str, float]
-    num_prompts: int
-    learning_rate: float
-    total_steps: int
-    coefficient: float
-    limit: float
+    settings: DistillationSettings
     version: int = 0
     num_completion_tokens: int = 0
 
     def step(self, number: int) -> StepResult:
         """Take step ``number`` (from 0); the tally also tells the samples' scores."""
-        groups = self.sampler.sample(self.num_prompts)
+        settings = self.settings
+        groups = self.sampler.sample(settings.prompts)
         samples = distillation_samples(groups)
         fill_logprobs(
             self.teacher,
@@ -91,8 +89,10 @@ class DistillationLoop:
             self.state.settings.micro_batch_tokens,
             self.state.compute_dtype,
         )
-        loss = partial(on_policy_distillation, coefficient=self.coefficient, limit=self.limit)
-        rate = learning_rate_at(number, self.learning_rate, self.state.settings, self.total_steps)
+        loss = partial(
+            on_policy_distillation, coefficient=settings.coefficient, limit=settings.limit
+        )
+        rate = learning_rate_at(number, settings.learning_rate, self.state.settings, settings.steps)
         result = optimizer_step(self.state, samples, {"distillation": loss}, rate)
         result.tally.merge(group_metrics(groups, self.floors))
         result.tally.merge(teacher_gap(samples))
@@ -110,7 +110,7 @@ class DistillationLoop:
             "completion_tokens": self.num_completion_tokens,
         }
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         self.sampler.restore(saved["sampler"])
         self.version = saved["version"]
         self.num_completion_tokens = saved["completion_tokens"]

@@ -42,6 +42,9 @@ class TaskSampler:
     """Orders the next tasks of a mixture and returns their groups in the order of issue.
 
     The same on every rank: rank 0 samples.
+
+    Attributes:
+        first_index: where each domain begins; a repeated stage goes on behind the first one.
     """
 
     source: GroupSource
@@ -50,6 +53,7 @@ class TaskSampler:
     plan: SamplingPlan
     mixture: StaticMixture
     collectives: Collectives
+    first_index: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     num_batches: int = 0
 
@@ -84,7 +88,7 @@ class TaskSampler:
         name = self.mixture.next_domain()
         own, spec = self.domain_settings[name], self.domains[name].spec
         _, index = place_in_epoch(
-            self.ledger.next_index(name), self.domains[name].size(Split.TRAIN)
+            self.first_index + self.ledger.next_index(name), self.domains[name].size(Split.TRAIN)
         )
         request = TaskRequest(
             request_id=self.ledger.next_request_id,
