@@ -311,6 +311,15 @@ class EvalSettings(Section):
     )
     few_shot: int = Field(3, ge=0, description="Examples of the few-shot base prompt.")
     interval: float = Field(0.95, gt=0.5, lt=1, description="Coverage of the intervals.")
+    suite: str = Field("", description="Suite asked after training too, e.g. standard.")
+    tier: Literal["small", "medium", "large"] = Field(
+        "small", description="How much the suite asks."
+    )
+    dimensions: tuple[str, ...] = Field((), description="Dimensions of the suite; empty is all.")
+    strategy: str = Field("direct", description="How the suite's tasks are answered.")
+    suite_options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Options of dimensions, by dimension."
+    )
 
 
 class CheckpointSettings(Section):
