@@ -65,6 +65,8 @@ class GuardWatch:
         entropy: of the same steps, nats a token.
         first_quality, first_entropy: levels that the stage began with.
         best: the highest level of ``quality``.
+        noise: standard error of one step's reward, from its groups: the mean over all
+            ``num_errors`` steps; 0 when unknown.
         screens: mean screen scores since the last rollback; ``best_screen`` of the whole stage;
             ``screened_at``: steps done at the last look.
         anchor: the checkpoint to go back to; ``candidate`` becomes it when it has proven itself.
@@ -79,6 +81,8 @@ class GuardWatch:
     first_quality: Level | None = None
     first_entropy: Level | None = None
     best: Level | None = None
+    noise: float = 0.0
+    num_errors: int = 0
     has_started: bool = False
     is_rewarded: bool = False
     num_skipped: int = 0
@@ -139,7 +143,11 @@ class GuardWatch:
         quality = reward if reward is not None else None if loss is None else -loss
         if quality is not None and math.isfinite(quality):
             self.quality = [*self.quality, quality][-3 * window :]
-            self._take_start(quality, values.get(f"{stage}/reward_error"), reward is not None)
+            error = values.get(f"{stage}/reward_error")
+            if error is not None and math.isfinite(error):
+                self.num_errors += 1
+                self.noise += (error - self.noise) / self.num_errors
+            self._take_start(quality, error, reward is not None)
         entropy = values.get(f"{stage}/entropy")
         if reward is not None and entropy is not None and math.isfinite(entropy):
             self.entropy = [*self.entropy, entropy][-3 * window :]
@@ -195,7 +203,9 @@ class GuardWatch:
             return []
         # A level near 0 has no scale of its own; a part of the first level gives it one.
         scale = max(abs(self.best.mean), 0.2 * abs(self.first_quality.mean))
-        noise = math.hypot(now.error, self.best.error)
+        # Five values that agree by chance do not make a level exact.
+        least = self.noise / math.sqrt(self.settings.window)
+        noise = math.hypot(max(now.error, least), max(self.best.error, least))
         limit = max(self.settings.drop * scale, _CLEAR * noise)
         if self.best.mean - now.mean <= limit:
             return []
@@ -228,8 +238,11 @@ class GuardWatch:
         return [Finding("policy_collapse", now.mean, limit, cause)]
 
     def _oscillation(self) -> list[Finding]:
-        for name, series in (("reward", self.quality), ("entropy", self.entropy)):
-            swing, turning = _swing(series, 3 * self.settings.window)
+        for name, series, noise in (
+            ("reward", self.quality, self.noise),
+            ("entropy", self.entropy, 0.0),
+        ):
+            swing, turning = _swing(series, 3 * self.settings.window, _SLACK * noise)
             if turning <= _TURNING and 0 < self.settings.oscillation < swing:
                 cause = (
                     f"the {name} goes up and down from step to step, by {swing:.0%} of its mean: "
@@ -311,15 +324,18 @@ _UPDATE_KL = (
 )
 
 
-def _swing(series: list[float], size: int) -> tuple[float, float]:
-    """Return (deviation / |mean|, correlation of neighbours) of the last ``size`` values."""
+def _swing(series: list[float], size: int, noise: float) -> tuple[float, float]:
+    """Return (deviation / |mean|, correlation of neighbours) of the last ``size`` values.
+
+    Both are 0 before there are so many, or when the deviation is within ``noise``.
+    """
     if len(series) < size:
         return 0.0, 0.0
     values = series[-size:]
     mean = sum(values) / size
     squares = sum((v - mean) ** 2 for v in values)
-    # Rounding noise has no direction, and a mean of 0 no scale.
-    if squares <= 1e-12 * size * mean * mean or mean == 0:
+    # Rounding has no direction, and a mean of 0 no scale.
+    if squares <= size * max(noise**2, 1e-12 * mean**2) or mean == 0:
         return 0.0, 0.0
     products = sum((a - mean) * (b - mean) for a, b in itertools.pairwise(values))
     return math.sqrt(squares / size) / abs(mean), products / squares
