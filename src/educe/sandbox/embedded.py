@@ -31,7 +31,9 @@ from educe.sandbox.contract import (
     Times,
 )
 from educe.sandbox.host import ETC, is_open_to_all, mount_point, runtimes, system_paths
-from educe.sandbox.inside import wire, zygote
+from educe.sandbox.inside import wire
+from educe.sandbox.inside.preparation import CONTROL_FD
+from educe.sandbox.inside.root_folder import WORK
 from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
 from educe.sandbox.payload import base_environment, job_payload
@@ -166,7 +168,7 @@ class EmbeddedBackend:
             "root": mount_point(),
             "system": system_paths(),
             "etc": ETC,
-            "environment": {**base_environment(zygote.WORK), "TMPDIR": "/tmp"},
+            "environment": {**base_environment(WORK), "TMPDIR": "/tmp"},
             "runtimes": runtimes(),
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
@@ -301,7 +303,7 @@ class SharedBackend(EmbeddedBackend):
 
 def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
     payload = job_payload(job)
-    payload["session"] = zygote.CONTROL_FD if op == "session" else 0
+    payload["session"] = CONTROL_FD if op == "session" else 0
     payload["stdin"], payload["outputs"] = job.stdin, bool(job.outputs)
     head = {
         "op": op,
@@ -317,7 +319,9 @@ def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
 
 
 def _block(content: Any) -> bytes:
-    data = marshal.dumps(content)
+    # Version 2 marks no text as interned: looking each up in there would touch, and so copy, pages
+    # all over the box's memory.
+    data = marshal.dumps(content, 2)
     return len(data).to_bytes(4, "little") + data
 
 

@@ -304,7 +304,7 @@ class Nursery:
         slot = self.slots.take() if self.slots is not None else None
         entries = slot.open_entries() if slot is not None else []
         folder = ""
-        uid = self._uids.popleft()
+        uid = self._uids.pop()  # the one given back last: a zygote knows what its boxes do
         if not parent.has_namespaces:
             folder = tempfile.mkdtemp(prefix="educe-job-")
             if os.getuid() == 0 and self.config["can_change_user"]:

@@ -7,12 +7,23 @@ import resource
 import sys
 from typing import Any
 
-# Asked once: what the hard limits are does not change from box to box.
-_CEILINGS = {
-    getattr(resource, name): resource.getrlimit(getattr(resource, name))[1]
-    for name in dir(resource)
-    if name.startswith("RLIMIT_")
-}
+# The same for every job: a zygote sets them once, its boxes inherit them.
+_FIXED = (
+    # Not 0: a host that pipes core dumps to a handler ignores that, and skips at 1.
+    ("RLIMIT_CORE", 1, 1),
+    ("RLIMIT_STACK", 8 << 20, 16 << 20),
+    ("RLIMIT_MEMLOCK", 65536, 65536),
+    ("RLIMIT_MSGQUEUE", 0, 0),
+    ("RLIMIT_NICE", 0, 0),
+    ("RLIMIT_RTPRIO", 0, 0),
+)
+
+
+def apply_fixed() -> None:
+    """Lower the limits that are the same for every job (those that this system has)."""
+    for name, soft, hard in _FIXED:
+        if hasattr(resource, name):
+            _set(getattr(resource, name), soft, hard)
 
 
 def apply_rlimits(
@@ -25,32 +36,38 @@ def apply_rlimits(
     more closely: then this limit is the last resort.
     """
     cpu = max(1, int(limits["cpu_s"] + 0.999)) + cpu_slack
-    mib = 1 << 20
     wanted = [
         (resource.RLIMIT_CPU, cpu, cpu + 1),
-        (resource.RLIMIT_FSIZE, limits["disk_mb"] * mib, None),
-        (resource.RLIMIT_NOFILE, limits["num_descriptors"], None),
-        # Not 0: a host that pipes core dumps to a handler ignores that, and skips at 1.
-        (resource.RLIMIT_CORE, 1, None),
-        (resource.RLIMIT_STACK, 8 * mib, 16 * mib),
+        (resource.RLIMIT_FSIZE, limits["disk_mb"] << 20, limits["disk_mb"] << 20),
+        (resource.RLIMIT_NOFILE, limits["num_descriptors"], limits["num_descriptors"]),
     ]
-    if sys.platform == "linux":
-        wanted += [(resource.RLIMIT_MEMLOCK, 65536, None), (resource.RLIMIT_MSGQUEUE, 0, None)]
-        wanted += [(resource.RLIMIT_NICE, 0, None), (resource.RLIMIT_RTPRIO, 0, None)]
     if address_space:
-        wanted.append((resource.RLIMIT_AS, limits["memory_mb"] * mib + _address_space(), None))
+        most = (limits["memory_mb"] << 20) + _address_space()
+        wanted.append((resource.RLIMIT_AS, most, most))
     if process_base >= 0:
-        wanted.append((resource.RLIMIT_NPROC, process_base + limits["num_processes"], None))
+        most = process_base + limits["num_processes"]
+        wanted.append((resource.RLIMIT_NPROC, most, most))
     for name, soft, hard in wanted:
-        ceiling = _CEILINGS.get(name, resource.RLIM_INFINITY)
-        hard = soft if hard is None else hard
-        if ceiling != resource.RLIM_INFINITY:
-            soft, hard = min(soft, ceiling), min(hard, ceiling)
-        try:
-            resource.setrlimit(name, (soft, hard))
-        except (ValueError, OSError):
-            if sys.platform == "linux":
-                raise
+        _set(name, soft, hard)
+
+
+def _set(name: int, soft: int, hard: int) -> None:
+    try:
+        resource.setrlimit(name, (soft, hard))
+    except (ValueError, OSError):
+        _set_below(name, soft, hard)
+
+
+def _set_below(name: int, soft: int, hard: int) -> None:
+    """Set a limit no higher than it may be; a system other than Linux may know none of it."""
+    ceiling = resource.getrlimit(name)[1]
+    if ceiling != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ceiling), min(hard, ceiling)
+    try:
+        resource.setrlimit(name, (soft, hard))
+    except (ValueError, OSError):
+        if sys.platform == "linux":
+            raise
 
 
 def _address_space() -> int:

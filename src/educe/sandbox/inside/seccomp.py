@@ -11,6 +11,7 @@ import errno
 import struct
 
 from educe.sandbox.inside import kernel
+from educe.sandbox.inside.steps import Steps
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_ABOVE, _JUMP_BITS, _RETURN = (
     0x20,
@@ -221,3 +222,7 @@ class Filter:
     def install(self) -> None:
         """Install it for this process and all it starts; needs ``no_new_privs``."""
         kernel.call("seccomp", _SET_MODE_FILTER, 0, self._header)
+
+    def add_to(self, steps: Steps) -> None:
+        """Let a list of system calls install it."""
+        steps.add("seccomp", _SET_MODE_FILTER, 0, self._header)

@@ -10,7 +10,7 @@ with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb, orph
 ``("failed", id, text)``.
 """
 
-# ruff: noqa: PTH108, PTH110, PTH102, PTH103, PTH114, PTH115, PTH112, PTH120, PTH123, PTH211
+# ruff: noqa: PTH108
 from __future__ import annotations
 
 import array
@@ -22,16 +22,19 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from educe.sandbox.inside import kernel, landlock, process_tree, rlimits, runner, seccomp
+from educe.sandbox.inside.preparation import (
+    CONTROL_FD,
+    ORDER_BYTES,
+    RESULT_FD,
+    Order,
+    Preparation,
+)
+from educe.sandbox.inside.root_folder import BOX, build_root
 
-BOX = "/box"
-JOB = "/box/job"
-WORK = "/box/job/work"
-ORDER_BYTES = 4096
-JOB_UID = 1000  # what an unprivileged box calls itself inside its own user namespace
-_RESULT_FD, CONTROL_FD = 3, 4
 # What programs import most. Every library more is paid for by each fork (its mappings are copied
 # and torn down), so what is rarer is imported by the job that wants it.
 _COMMON_MODULES = """
@@ -61,91 +64,48 @@ def send(sock: socket.socket, message: tuple[Any, ...], fds: tuple[int, ...] = (
     sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
-def build_root(config: dict[str, Any]) -> None:
-    """Replace the root folder by a read-only one that holds system programs and little else."""
-    base = config["root"]
-    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    kernel.mount("tmpfs", base, "tmpfs", kernel.MS_NOSUID, "size=4m,mode=755")
-    for path in config["system"]:
-        _show(path, base + path)
-    for name in ("null", "zero", "full", "random", "urandom"):
-        _bind_file("/dev/" + name, f"{base}/dev/{name}")
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1")):
-        os.symlink(target, f"{base}/dev/{name}")
-    os.symlink("fd/2", f"{base}/dev/stderr")
-    os.symlink(JOB + "/shm", base + "/dev/shm")
-    os.symlink(JOB + "/tmp", base + "/tmp")
-    os.makedirs(base + "/etc", exist_ok=True)
-    for name, text in config["etc"].items():
-        with open(f"{base}/etc/{name}", "w") as file:
-            file.write(text)
-    os.makedirs(base + JOB)
-    os.makedirs(base + "/proc")
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount("proc", base + "/proc", "proc", flags)
-    os.chdir(base)
-    kernel.pivot_root(".", ".")
-    kernel.umount(".", kernel.MNT_DETACH)
-    os.chdir("/")
-    remount = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOSUID
-    kernel.mount("none", "/", None, remount)
-
-
-def _show(source: str, target: str) -> None:
-    """Make a path of the host visible read-only at the same place."""
-    if os.path.islink(source):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.symlink(os.readlink(source), target)
-    elif os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-        kernel.mount(source, target, None, kernel.MS_BIND | kernel.MS_REC)
-        kernel.make_read_only(target)
-    elif os.path.exists(source):
-        _bind_file(source, target)
-        kernel.make_read_only(target)
-
-
-def _bind_file(source: str, target: str) -> None:
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(target, "w"):
-        pass
-    kernel.mount(source, target, None, kernel.MS_BIND)
+def _hold_mounts(pid: int) -> int:
+    """Hold a box's mounts, -1 where that is refused: the kernel takes a tenth of a millisecond to
+    undo them, and with the last holder being us, the job's end does not wait for it.
+    """
+    try:
+        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 class Zygote:
     """Forks boxes on order, waits for them and reports how they ended."""
 
     def __init__(self, config: dict[str, Any], control: socket.socket) -> None:
-        self.mode: str = config["mode"]
-        # In a namespace of its own, or with a user of its own, a box starts from nothing.
-        self.process_base = 0 if not config["has_cgroup"] or self.mode == "user" else -1
-        self.can_change_user: bool = config["can_change_user"]
         self.control = control
-        self.has_namespaces = self.mode in ("root", "user")
-        self.layers: frozenset[str] = frozenset(config["layers"])
-        self.landlock = landlock.abi_version() if "landlock" in self.layers else 0
+        self.has_namespaces = config["mode"] in ("root", "user")
+        self.has_cgroup: bool = config["has_cgroup"]
+        layers = frozenset(config["layers"])
+        self.landlock = landlock.abi_version() if "landlock" in layers else 0
         program = seccomp.build_filter(
-            has_cgroup=config["has_cgroup"],
+            has_cgroup=self.has_cgroup,
             has_namespaces=self.has_namespaces,
             keeps_signals=self.landlock >= 6,
         )
-        self.filter = seccomp.Filter(program)
-        self.has_cgroup: bool = config["has_cgroup"]
-        self.system: list[str] = config["system"]
-        self.rulesets: dict[bool, int] = {}
+        self.preparation = Preparation(
+            config["mode"],
+            layers,
+            has_cgroup=self.has_cgroup,
+            can_change_user=config["can_change_user"],
+            system=config["system"],
+            seccomp=seccomp.Filter(program),
+        )
         self.idle = kernel.IdleProcesses()
-        self.children: dict[int, tuple[int, int, int]] = {}
+        # pidfd: box, pid, first process of its namespace (0: none), its mounts (-1: not held)
+        self.children: dict[int, tuple[int, int, int, int]] = {}
         self.inits: dict[int, Any] = {}
         self.poller = select.epoll()
         self.poller.register(control.fileno(), select.EPOLLIN)
         if self.has_namespaces:
             build_root(config)
             self.own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-            if self.landlock:
-                for allow_tcp in (False, True):
-                    self.rulesets[allow_tcp] = landlock.make_ruleset(
-                        self.landlock, ["/"], [BOX, "/dev"], allow_tcp=allow_tcp
-                    )
+            self.preparation.make_rulesets(["/"], [BOX, "/dev"])
 
     def serve(self) -> NoReturn:
         """Take orders until the supervisor is gone."""
@@ -171,25 +131,22 @@ class Zygote:
         data, fds = receive(self.control)
         if not data:
             os._exit(0)
-        order = marshal.loads(data)
+        order = Order(*marshal.loads(data), fds)
         try:
-            self._arm(order, fds)
+            if self.has_namespaces:
+                self._arm(order)
+            else:
+                self._arm_confined(order)
         except OSError as error:
-            send(self.control, ("failed", order[0], str(error)))
+            send(self.control, ("failed", order.box, str(error)))
         for fd in fds:
             os.close(fd)
 
-    def _arm(self, order: tuple[Any, ...], fds: list[int]) -> None:
+    def _arm(self, order: Order) -> None:
         """Fork a box that prepares itself and then waits for its job."""
-        if not self.has_namespaces:
-            pid, pidfd = kernel.fork(0)
-            if pid == 0:
-                self._enter(order, fds)
-            self._keep(order[0], pid, pidfd, 0)
-            send(self.control, ("armed", order[0], pid), (pidfd, pidfd))
-            return
+        prepared = self.preparation.lay_out(order)
         flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-        if order[3]:
+        if order.loopback:
             flags |= kernel.CLONE_NEWNET
         kernel.unshare(kernel.CLONE_NEWPID)
         try:
@@ -202,23 +159,36 @@ class Zygote:
                 os.kill(init, signal.SIGKILL)
                 raise
             if pid == 0:
-                self._enter(order, fds)
+                self._enter(order, prepared.run)
         finally:
             kernel.setns(self.own_namespace, kernel.CLONE_NEWPID)
-        self._keep(order[0], pid, pidfd, init)
-        send(self.control, ("armed", order[0], pid), (init_fd, pidfd))
+        send(self.control, ("armed", order.box, pid), (init_fd, pidfd))
+        self.children[pidfd] = (order.box, pid, init, _hold_mounts(pid))
+        self.poller.register(pidfd, select.EPOLLIN)
 
-    def _keep(self, box: int, pid: int, pidfd: int, init: int) -> None:
-        self.children[pidfd] = (box, pid, init)
+    def _arm_confined(self, order: Order) -> None:
+        pid, pidfd = kernel.fork(0)
+        if pid == 0:
+            self._enter(order, lambda: self.preparation.confine(order))
+        send(self.control, ("armed", order.box, pid), (pidfd, pidfd))
+        self.children[pidfd] = (order.box, pid, 0, -1)
         self.poller.register(pidfd, select.EPOLLIN)
 
     def _reap(self, pidfd: int) -> None:
-        box, pid, init = self.children.pop(pidfd)
-        self.poller.unregister(pidfd)
-        os.close(pidfd)
+        box, pid, init, mounts = self.children.pop(pidfd)
+        try:
+            self._report(box, pid, init)
+        finally:
+            self.poller.unregister(pidfd)
+            os.close(pidfd)
+            if mounts >= 0:
+                os.close(mounts)
+
+    def _report(self, box: int, pid: int, init: int) -> None:
+        """Wait for a box's program, end what it left behind, and say how it ended."""
         if not init:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # before the wait, while the group's id is taken
+                os.killpg(pid, signal.SIGKILL)  # while the group's id is still taken
         try:
             _, status, usage = os.wait4(pid, kernel.WALL)
         except ChildProcessError:
@@ -227,125 +197,31 @@ class Zygote:
         orphans = 0
         if init:
             orphans = process_tree.num_living_children(init)
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(init, signal.SIGKILL)  # and with it all that the job left behind
+            except ProcessLookupError:
+                orphans = 0  # somebody killed it before: there is nothing left to end
         exit_code = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime
         send(self.control, ("exit", box, exit_code, cpu_s, usage.ru_maxrss, orphans))
 
     # ---- in the box ----
 
-    def _enter(self, order: tuple[Any, ...], fds: list[int]) -> NoReturn:
+    def _enter(self, order: Order, prepare: Callable[[], None]) -> NoReturn:
         """Prepare the box, wait for the job, run it. Never returns."""
         try:
-            self._prepare(order, fds)
-            os.write(CONTROL_FD, b"R")
+            prepare()
             job = self._await_job()
         except BaseException as error:
             text = b"E" + f"{type(error).__name__}: {error}".encode()
-            for fd in (CONTROL_FD, fds[0]):
+            for fd in (CONTROL_FD, order.fds[0]):
                 with contextlib.suppress(OSError):
                     os.write(fd, text)
             os._exit(1)
         try:
-            runner.run_job(job, _RESULT_FD, self._read_tests)
+            runner.run_job(job, RESULT_FD, self._read_tests)
         finally:
             os._exit(1)
-
-    def _prepare(self, order: tuple[Any, ...], fds: list[int]) -> None:
-        _, disk_mb, num_inodes, loopback, uid, num_cgroups = order
-        for fd in fds[4 : 4 + num_cgroups]:
-            os.write(fd, b"0")
-        ruleset = self._place_descriptors(fds, loopback)
-        if self.has_namespaces:
-            owner = 0 if self.mode == "user" else uid
-            self._mount(disk_mb, num_inodes, owner)
-            if loopback:
-                _raise_loopback()
-        else:
-            os.setsid()
-            folder = os.read(CONTROL_FD, ORDER_BYTES).decode()
-            os.chdir(folder)
-            os.environ.update(HOME=folder, TMPDIR=folder)
-            if not self.can_change_user:
-                # The user's other processes count too, so the limit starts from what there is.
-                self.process_base = process_tree.num_tasks(os.getuid())
-            if self.landlock:
-                ruleset = landlock.make_ruleset(
-                    self.landlock,
-                    [
-                        *self.system,
-                        "/dev/null",
-                        "/dev/zero",
-                        "/dev/random",
-                        "/dev/urandom",
-                    ],
-                    [folder, "/dev/null"],
-                    allow_tcp=False,
-                )
-        self._drop_privileges(uid)
-        if self.has_namespaces:
-            os.mkdir(WORK, 0o700)
-            os.mkdir("/box/job/tmp", 0o700)
-            os.mkdir("/box/job/shm", 0o700)
-            os.chdir(WORK)
-        if ruleset >= 0:
-            landlock.restrict(ruleset)
-            os.close(ruleset)
-        if "seccomp" in self.layers:
-            self.filter.install()
-
-    def _place_descriptors(self, fds: list[int], loopback: bool) -> int:
-        """Put the box's five descriptors where they belong and close everything else.
-
-        Returns the Landlock rule set's descriptor, or -1.
-        """
-        # The zygote keeps 0 to 4 taken, so no descriptor of an order is in the way of another.
-        control, out, err, result = fds[:4]
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        os.dup2(result, _RESULT_FD, inheritable=False)
-        os.dup2(control, CONTROL_FD, inheritable=False)
-        if not self.rulesets:
-            kernel.close_from(5)
-            return -1
-        os.dup2(self.rulesets[bool(loopback)], 5, inheritable=False)
-        kernel.close_from(6)
-        return 5
-
-    def _mount(self, disk_mb: int, num_inodes: int, owner: int) -> None:
-        options = f"size={disk_mb}m,nr_inodes={num_inodes},mode=700,uid={owner},gid={owner}"
-        flags = kernel.MS_NOSUID | kernel.MS_NODEV
-        kernel.mount("tmpfs", JOB, "tmpfs", flags, options)
-        flags |= kernel.MS_NOEXEC
-        kernel.mount("proc", "/proc", "proc", flags, "subset=pid" if self.mode == "root" else "")
-
-    def _drop_privileges(self, uid: int) -> None:
-        if self.mode == "root" and "privileges" in self.layers:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-        elif self.mode == "user":
-            # A user namespace of its own makes RLIMIT_NPROC count this box alone.
-            kernel.unshare(kernel.CLONE_NEWUSER)
-            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or /proc/self would not be ours to write
-            for name, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"{JOB_UID} 0 1"),
-                ("gid_map", f"{JOB_UID} 0 1"),
-            ):
-                with open(f"/proc/self/{name}", "w") as file:
-                    file.write(text)
-            kernel.drop_capabilities()
-        elif self.mode == "confined" and os.getuid() == 0 and "privileges" in self.layers:
-            if self.can_change_user:
-                os.setgroups([])
-                os.setresgid(uid, uid, uid)
-                os.setresuid(uid, uid, uid)
-            kernel.drop_bounding_set()
-            kernel.drop_capabilities()
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
     def _await_job(self) -> dict[str, Any]:
         """Read the whole job, hand out the work folder when outputs are wanted, set the limits."""
@@ -365,7 +241,7 @@ class Zygote:
         rlimits.apply_rlimits(
             job["limits"],
             address_space=not self.has_cgroup and job["runtime"] != "node",
-            process_base=self.process_base,
+            process_base=self.preparation.process_base,
             # A session lives through many turns, each of which has limits of its own.
             cpu_slack=86400 if job["session"] else 1,
         )
@@ -411,16 +287,6 @@ def _open_streams() -> None:
     runner.open_standard_streams()
 
 
-def _raise_loopback() -> None:
-    """Bring ``lo`` up in the box's own network namespace."""
-    import fcntl
-    import struct
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        request = struct.pack("16sH14x", b"lo", 1)  # IFF_UP
-        fcntl.ioctl(sock.fileno(), 0x8914, request)  # SIOCSIFFLAGS
-
-
 def main() -> NoReturn:
     """Read the configuration, build the root, preload, report and serve."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -437,6 +303,8 @@ def main() -> NoReturn:
         for name in config["preload"]:
             __import__(name)
         _open_streams()
+        rlimits.apply_fixed()
+        runner.seed_generators(0)
         zygote = Zygote(config, control)
         if zygote.has_namespaces:
             kernel.drop_bounding_set()
