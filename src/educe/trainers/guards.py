@@ -19,7 +19,7 @@ from educe.config.settings import GuardSettings
 
 Response = Literal["rollback", "back_off"]
 # Standard errors by which a fall must exceed the noise, and a level may fall short of the last.
-_CLEAR, _SLACK = 4.0, 2.0
+_CLEAR, _SLACK = 5.0, 2.0
 # Standard error of a single batch's loss, as a part of it: batches differ by what is in them.
 _LOSS_ERROR = 0.1
 # Correlation of neighbouring steps that is an oscillation: 15 independent values reach -0.7 in one
