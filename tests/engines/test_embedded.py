@@ -115,7 +115,7 @@ def test_a_later_turn_starts_from_what_is_cached(tiny_folder, exact):
     right = plain_logprobs(tiny_folder, longer, two.token_ids)
     assert torch.allclose(torch.tensor(two.logprobs), right, atol=1e-4)
     engine.release("t1")
-    assert not engine._runner.store.segments, "everything is freed after the release"
+    assert not engine._runner.store.num_segments, "everything is freed after the release"
 
 
 def test_chunked_prefill_equals_one_forward(tiny_folder):

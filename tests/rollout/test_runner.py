@@ -165,7 +165,7 @@ def test_stopping_early_leaves_the_engine_at_rest(model):
     for _ in runner.run_requests(requests(6)):
         break
     assert runner.engine.num_unfinished == 0
-    assert not runner.engine._runner.store.segments
+    assert not runner.engine._runner.store.num_segments
     runner.engine.publish(1)
 
 
