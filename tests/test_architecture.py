@@ -43,6 +43,7 @@ LAYERS = {
     "explain": 7.1,
     "session": 7.1,
     "baseline": 7.2,
+    "stage_suite": 7.25,
     "stage_guard": 7.2,
     "stage_eval": 7.3,
     "sources": 7.3,

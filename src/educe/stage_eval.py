@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,12 @@ from educe.core.protocols import Recorder
 from educe.core.types import JSON
 from educe.evaluation.records import EvalResult, EvalRow
 from educe.evaluation.report import Example, Report
+from educe.evaluation.report.suite_content import SuiteReport
 from educe.evaluation.runner import Progress
 from educe.evaluation.sessions import EvalPlan, EvalSession, report_eval, run_eval
+from educe.evaluation.suite import SuiteResult
 from educe.session import Announce, Session, build_session, open_scoring
+from educe.stage_suite import plan_of, report_suites, run_session_suite, suite_cache
 
 
 @dataclass(slots=True)
@@ -40,7 +44,8 @@ class EvalStage:
             level=settings.interval,
         )
         after = self._evaluate(self.session, plan, "after")
-        before = self._baseline(plan)
+        suites: list[SuiteResult] = []
+        before = self._baseline(plan, suites)
         report, paths = report_eval(
             after,
             before,
@@ -52,9 +57,11 @@ class EvalStage:
         self.recorder.record_event("eval", event_payload(report))
         if paths is not None:
             self.announce(f"report: {paths.html}")
+        if settings.suite:
+            self._report_suite(suites)
         return report
 
-    def _baseline(self, plan: EvalPlan) -> EvalResult | None:
+    def _baseline(self, plan: EvalPlan, suites: list[SuiteResult]) -> EvalResult | None:
         kind = self.recipe.eval.baseline
         if kind == "none":
             return None
@@ -69,6 +76,8 @@ class EvalStage:
             log_path=self.folder / "scorers-0.log",
             announce=self.announce,
         ) as base:
+            if self.recipe.eval.suite:
+                suites.append(self._suite(base, "before"))
             if kind == "start":
                 return self._evaluate(base, plan, "before")
             return self._best_prompt(base, plan)
@@ -77,7 +86,9 @@ class EvalStage:
         count = self.recipe.eval.few_shot
         shots = base.with_prompt(few_shot_prompt(base.domains, count), f"{count}-shot")
         zero = replace(base, label="zero-shot")
-        readers = open_scoring(self.recipe, base.domain_settings, self.folder / "readers-0.log")
+        readers = open_scoring(
+            self.recipe, base.domain_settings, self.folder / "readers-0.log", base.sandbox
+        )
         with closing(readers):
             results = [
                 self._evaluate(LenientSession(zero, readers), plan, "before-zero"),
@@ -85,8 +96,38 @@ class EvalStage:
             ]
         return best_per_domain(results, base.label)
 
+    def _suite(self, session: Session, name: str) -> SuiteResult:
+        """Ask a model the recipe's suite; rows lie in RUN/suite."""
+        return run_session_suite(
+            session,
+            plan_of(self.recipe.eval, self.session.domain_settings),
+            out=self.folder / "suite",
+            name=name,
+            cache=suite_cache(),
+            progress=self._progress(f"{session.label}, suite {self.recipe.eval.suite}"),
+            announce=self.announce,
+        )
+
+    def _report_suite(self, before: list[SuiteResult]) -> None:
+        """Write RUN/suite.html and its kin: five dimensions, before and after."""
+        after = self._suite(self.session, "after")
+        report, paths = report_suites(
+            after,
+            before[0] if before else None,
+            out=self.folder,
+            name="suite",
+            title=f"{self.recipe.run.name}: {self.recipe.eval.suite} suite",
+        )
+        self.recorder.record_event("suite", suite_payload(report))
+        if paths is not None:
+            self.announce(f"suite report: {paths.html}")
+
     def _evaluate(self, session: Any, plan: EvalPlan, name: str) -> EvalResult:
         shown: EvalSession = session
+        progress = self._progress(shown.label)
+        return run_eval(shown, plan, out=self.folder / "eval", name=name, progress=progress)
+
+    def _progress(self, label: str) -> Callable[[Progress], None]:
         last = [0.0]
 
         def progress(now: Progress) -> None:
@@ -94,9 +135,9 @@ class EvalStage:
             if now.elapsed_s - last[0] >= 20 or now.done == now.total:
                 last[0] = now.elapsed_s
                 left = "" if now.left_s is None else f", about {now.left_s:.0f} s left"
-                self.announce(f"evaluating {shown.label}: {now.done}/{now.total} tasks{left}")
+                self.announce(f"evaluating {label}: {now.done}/{now.total} tasks{left}")
 
-        return run_eval(shown, plan, out=self.folder / "eval", name=name, progress=progress)
+        return progress
 
     def _facts(self, after: EvalResult, before: EvalResult | None) -> dict[str, str]:
         facts = {
@@ -134,6 +175,25 @@ def event_payload(report: Report) -> dict[str, JSON]:
         payload["findings"] = {d.domain: str(d.finding) for d in comparison.domains}
     payload["answers"] = [_answer(e) for e in report.examples if e.before is not None]
     return payload
+
+
+def suite_payload(report: SuiteReport) -> dict[str, JSON]:
+    """Return the ``suite`` event of a report: every dimension's headline, before and after."""
+    found: dict[str, JSON] = {}
+    for d in report.after.dimensions:
+        top = d.headline
+        found[d.name] = {
+            "measure": None if top is None else top.name,
+            "after": None if top is None or top.estimate is None else top.estimate.to_json(),
+            "withheld": d.withheld,
+        }
+    if report.comparison is not None:
+        for c in report.comparison.dimensions:
+            best = c.headline
+            if best is not None and best.difference is not None:
+                found[c.name]["difference"] = best.difference.to_json()
+                found[c.name]["finding"] = str(best.finding)
+    return {"step": 0, "dimensions": found}
 
 
 def _answer(example: Example) -> dict[str, JSON]:

@@ -79,7 +79,9 @@ def test_the_gold_of_another_task_and_the_prompt_itself_score_at_most_the_floor(
         return "\n".join(m.content for m in task.messages)
 
     assert value(run_suite(ScriptedSubject(neighbour), COMPLETION)) <= 0.1
-    numbers = {"completion": {"domains": ["arithmetic/p*/tiny", "tools/notes/tiny"], "tasks": 4}}
+    numbers = {
+        "completion": {"domains": ["arithmetic/multiply/easy", "tools/notes/tiny"], "tasks": 4}
+    }
     assert value(run_suite(ScriptedSubject(dump), replace(COMPLETION, options=numbers))) <= 0.1
 
 

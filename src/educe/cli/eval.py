@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from educe.cli import suite_command
 from educe.core.errors import EduceError
 
 if TYPE_CHECKING:
@@ -29,17 +30,20 @@ def add_parser(subparsers: Any) -> None:
         help="score a model on held-out tasks, with intervals",
         description="Score a model, or the result of a run, on the held-out tasks of a recipe's "
         "domains. With --against, compare it with another on the same tasks: paired differences, "
-        "a verdict per domain, what was learned and forgotten. Interrupted evaluations continue "
-        "when --out is the same folder.",
+        "a verdict per domain, what was learned and forgotten. With --suite, ask five dimensions "
+        "instead: completion, stability, long context, code quality, safety. Interrupted "
+        "evaluations continue when --out is the same folder.",
     )
     parser.add_argument("model", metavar="MODEL_OR_RUN", help="model name, model folder or run")
-    parser.add_argument("--recipe", required=True, help="recipe whose domains and [eval] to use")
+    parser.add_argument("--recipe", help="recipe whose domains and [eval] to use; a suite needs "
+                        "none")  # fmt: skip
     parser.add_argument("--against", metavar="OTHER", help="model or run to compare with")
     parser.add_argument("--tasks", type=int, metavar="N", help="held-out tasks a domain")
     parser.add_argument("--samples", type=int, metavar="K", help="completions a task")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of rows and report")
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
+    suite_command.add_arguments(parser)
     parser.set_defaults(handler=handler)
 
 
@@ -47,6 +51,9 @@ def handler(arguments: argparse.Namespace) -> int:
     """Evaluate and print; 0 whatever the numbers say (a gate is another verb)."""
     from educe.api import open_session
 
+    if arguments.suite:
+        return suite_command.run_command(arguments, open_session, ProgressLine)
+    suite_command.refuse_without_suite(arguments)
     return run_command(arguments, open_session)
 
 

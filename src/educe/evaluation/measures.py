@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from educe.core.types import JSON
@@ -17,6 +17,7 @@ from educe.evaluation.statistics import (
     minimum_detectable_effect,
     paired_difference,
     score_estimate,
+    sign_flip_test,
 )
 
 
@@ -50,7 +51,7 @@ class MeasureDifference:
 
     Attributes:
         difference: after - before over items that both have; None where there is none.
-        p_value: of the single group's test; None for a mean over several groups.
+        p_value: two-sided, of a sign-flip test over clusters; None without a difference.
         detectable: smallest true difference that this data would show with 80 % power.
         finding: better or worse by the measure's direction; a description that merely moved keeps
             ``no difference`` or ``underpowered`` and shows its interval.
@@ -115,16 +116,19 @@ def _compare(before: Measure, after: Measure, level: float, relevant: float) -> 
     for old, new in pairs:
         by_group.setdefault(new.group, []).append((old, new))
     differences = [_paired(group, level) for group in by_group.values()]
+    is_share = all(0 <= v.value <= 1 for pair in pairs for v in pair)
     sides = estimate_measure(before, level=level), estimate_measure(after, level=level)
     if not differences:
         return MeasureDifference(
             after.name, *sides, None, None, float("inf"), Finding.UNDERPOWERED, 0
         )
-    p_value = differences[0].p_value if len(differences) == 1 else None
+    p_value = _p_value(list(by_group.values()))
     estimate = macro_difference(differences)
+    if is_share:
+        estimate = replace(estimate, low=max(-1.0, estimate.low), high=min(1.0, estimate.high))
     detectable = minimum_detectable_effect(estimate.standard_error)
-    is_shown = p_value <= 1 - level if p_value is not None else estimate.excludes(0.0)
-    finding = _finding(estimate.value * after.direction, is_shown, detectable, relevant)
+    gain = estimate.value * after.direction
+    finding = finding_of(gain, p_value, 1 - level, detectable, relevant)
     return MeasureDifference(after.name, *sides, estimate, p_value, detectable, finding, len(pairs))
 
 
@@ -138,8 +142,26 @@ def _paired(pairs: Sequence[tuple[ItemValue, ItemValue]], level: float) -> Paire
     )
 
 
-def _finding(gain: float, is_shown: bool, detectable: float, relevant: float) -> Finding:
-    if is_shown and gain:
+def _p_value(groups: Sequence[Sequence[tuple[ItemValue, ItemValue]]]) -> float:
+    """Return the two-sided p-value of the mean over groups: signs of whole clusters are flipped.
+
+    A cluster's total counts with its group's weight, 1 / (groups x items of the group).
+    """
+    totals: list[float] = []
+    for pairs in groups:
+        by_cluster: dict[str, float] = {}
+        for old, new in pairs:
+            gain = (new.value - old.value) / (len(groups) * len(pairs))
+            by_cluster[new.cluster] = by_cluster.get(new.cluster, 0.0) + gain
+        totals += by_cluster.values()
+    return float(sign_flip_test(totals)[0])
+
+
+def finding_of(
+    gain: float, p_value: float, rate: float, detectable: float, relevant: float
+) -> Finding:
+    """Return the verdict on a gain (positive is better): claimed where p (or q) is at most rate."""
+    if p_value <= rate and gain:
         return Finding.BETTER if gain > 0 else Finding.WORSE
     return Finding.NO_DIFFERENCE if detectable <= relevant else Finding.UNDERPOWERED
 

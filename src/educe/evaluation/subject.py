@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from educe.config.settings import DomainSettings
 from educe.core.protocols import Domain, Engine
@@ -77,13 +77,18 @@ class EngineSubject:
         from educe.rollout.runner import RolloutRunner
         from educe.rollout.scoring import ScoringPool
 
-        with ScoringPool(
-            settings,
-            num_workers=self.score_workers,
-            timeout_s=self.score_timeout_s,
-            sandbox_minimum=self.sandbox_minimum,
-            log_path=self.log_path,
-        ) as scoring:
+        with ExitStack() as stack:
+            sandbox = self._sandbox(domains, stack)
+            scoring = stack.enter_context(
+                ScoringPool(
+                    settings,
+                    num_workers=self.score_workers,
+                    timeout_s=self.score_timeout_s,
+                    sandbox=sandbox,
+                    sandbox_minimum=self.sandbox_minimum,
+                    log_path=self.log_path,
+                )
+            )
             yield RolloutRunner(
                 self.engine,
                 self.chat,
@@ -94,3 +99,11 @@ class EngineSubject:
                 max_open=self.max_open,
                 check=self.check,
             )
+
+    def _sandbox(self, domains: Mapping[str, Domain], stack: ExitStack) -> Any:
+        """Return one sandbox for all scoring workers; None where no domain runs code."""
+        if not any(domain.spec.executes_code for domain in domains.values()):
+            return None
+        from educe.sandbox import open_sandbox
+
+        return stack.enter_context(open_sandbox(minimum=self.sandbox_minimum))

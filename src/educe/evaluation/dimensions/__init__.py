@@ -29,7 +29,9 @@ ENTRY_POINT_GROUP = "educe.dimensions"
 BUILT_IN: dict[str, str] = {
     "completion": "educe.evaluation.dimensions.completion:COMPLETION",
     "stability": "educe.evaluation.dimensions.stability:STABILITY",
+    "long_context": "educe.evaluation.dimensions.long_context:LONG_CONTEXT",
     "code_quality": "educe.evaluation.dimensions.code_quality:CODE_QUALITY",
+    "safety": "educe.evaluation.dimensions.safety:SAFETY",
 }
 SUITES: dict[str, tuple[str, ...]] = {
     "standard": tuple(BUILT_IN),

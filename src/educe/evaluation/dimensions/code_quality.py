@@ -29,7 +29,7 @@ from educe.evaluation.dimensions.protocol import (
 )
 from educe.evaluation.records import EvalResult, EvalRow
 from educe.evaluation.sets.parts import chosen_sets, set_parts
-from educe.evaluation.sets.programs import code_of
+from educe.evaluation.sets.programs import code_of, defines
 from educe.evaluation.wordings import worker_settings
 
 SMALL = ("python/string-edit/tiny", "python/list-reduce/tiny")
@@ -132,13 +132,18 @@ class QualityDomain:
 
 
 def program_of(task: Task, text: str) -> str:
-    """Return the program that a completion hands in; empty when there is none."""
+    """Return the program that a completion hands in; empty when there is none.
+
+    Plain text is a program only where it defines what was asked for: "12" compiles, too.
+    """
     entry_point = str(task.metadata.get("entry_point", ""))
     if entry_point and "." not in entry_point:
         found = extract_function(text, entry_point)
         if found.source is not None:
             return found.source
-    return code_of(text)
+    code = code_of(text)
+    wanted = entry_point.partition(".")[0]
+    return code if "```" in text or defines(code, wanted) else ""
 
 
 def with_quality(score: Score, source: str, services: Services) -> Score:
@@ -224,7 +229,10 @@ def _of(label: str, rows: Sequence[EvalRow], part: str, note: str = "") -> Measu
         values = [v for r in group if (v := r.parts.get(_PREFIX + part)) is not None]
         return sum(values) / len(values) if values else None
 
-    return Measure(label, mean_values(rows, mean), note=note)
+    values = mean_values(rows, mean)
+    if part == "lint" and rows and not values:
+        note = "not measured: no program, or ruff is not on the path"
+    return Measure(label, values, note=note)
 
 
 def _share_insecure(rows: Sequence[EvalRow]) -> float | None:

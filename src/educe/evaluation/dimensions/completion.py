@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -113,12 +114,12 @@ def pass_measures(rows: Sequence[EvalRow]) -> list[Measure]:
     measures = []
     k = 2
     while k <= largest:
-        measures.append(Measure(f"pass@{k}", mean_values(rows, lambda r, k=k: _pass(r, k))))
+        measures.append(Measure(f"pass@{k}", mean_values(rows, functools.partial(_pass, k=k))))
         k *= 2
     return measures
 
 
-def _pass(rows: Sequence[EvalRow], k: int) -> float | None:
+def _pass(rows: Sequence[EvalRow], *, k: int) -> float | None:
     right = sum(r.outcome is Outcome.RIGHT for r in rows)
     return float(pass_at_k([right], len(rows), k)[0]) if len(rows) >= k else None
 
