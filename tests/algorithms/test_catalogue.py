@@ -22,10 +22,21 @@ from educe.algorithms.kl import ESTIMATORS
 from educe.algorithms.losses import build_loss
 from educe.core.errors import RecipeError
 
+# Advantages that read more than a group's scores (see ``trainers.token_credit``).
+BEYOND_SCORES = {
+    "length_weighted",
+    "over_greedy",
+    "multi_reward",
+    "best_of_k",
+    "process",
+    "returns",
+    "gae",
+}
+
 
 @pytest.mark.parametrize("bundle", BUNDLES.values(), ids=lambda b: b.name)
 def test_a_bundle_names_parts_that_exist(bundle):
-    assert bundle.advantage in ADVANTAGES
+    assert bundle.advantage in {*ADVANTAGES, *BEYOND_SCORES}
     assert bundle.aggregation in AGGREGATIONS
     assert bundle.correction in CORRECTIONS
     assert bundle.kl_estimator in ESTIMATORS
@@ -49,6 +60,12 @@ PUBLISHED = {
     "gmpo": ("group_normalised", "geometric_mean", "seq-mean-token-mean", 0.4, 0.4, True),
     "dppo_tv": ("group_normalised", "divergence_tv", "token-mean", 0.2, 0.2, True),
     "dppo_kl": ("group_normalised", "divergence_kl", "token-mean", 0.05, 0.05, True),
+    "opo": ("length_weighted", "clipped_surrogate", "seq-mean-token-sum-norm", 0.2, 0.2, True),
+    "remax": ("over_greedy", "reinforce", "seq-mean-token-sum-norm", 0.2, 0.2, True),
+    "gdpo": ("multi_reward", "clipped_surrogate", "seq-mean-token-mean", 0.2, 0.2, True),
+    "process_grpo": ("process", "clipped_surrogate", "seq-mean-token-mean", 0.2, 0.2, True),
+    "pkpo": ("best_of_k", "clipped_surrogate", "seq-mean-token-mean", 0.2, 0.2, True),
+    "ppo": ("gae", "clipped_surrogate", "token-mean", 0.2, 0.2, True),
 }
 
 
@@ -59,6 +76,21 @@ def test_published_defaults(name):
     assert got == PUBLISHED[name]
     assert b.kl_coefficient == 0 and b.advantage_eps == 1e-6
     assert b.drop_trivial is (name == "dapo")
+
+
+def test_published_defaults_of_credit_by_token():
+    ppo = BUNDLES["ppo"]
+    numbers = {"gamma": 1.0, "lam": 0.95, "value_coefficient": 0.1, "value_clip": 0.2}
+    assert dict(ppo.options) == numbers
+    assert (ppo.whitening, ppo.kl_place, ppo.kl_estimator) == ("tokens", "reward", "k1")
+    plus = BUNDLES["reinforce_plus_plus"]
+    assert (plus.whitening, plus.kl_place, plus.kl_estimator) == ("tokens", "reward", "k1")
+    assert plus.kl_coefficient == 0.01 and plus.option("gamma", 0.0) == 1.0
+    centred = BUNDLES["reinforce_plus_plus_baseline"]
+    assert (centred.advantage, centred.whitening) == ("group_centred", "tokens")
+    assert (centred.kl_place, centred.kl_estimator) == ("loss", "k2")
+    assert BUNDLES["gdpo"].whitening == "samples"
+    assert BUNDLES["rloo"].kl_place == BUNDLES["remax"].kl_place == "reward"
 
 
 def test_cispo_shows_its_bounds():
@@ -78,6 +110,7 @@ CHANGES = {
     "aggregation": "token-mean",
     "advantage": "group_centred",
     "advantage_eps": 1.0000001e-6,
+    "whitening": "tokens",
 }
 
 
@@ -129,6 +162,14 @@ def test_a_correction_comes_with_its_own_bounds(name):
         ({"correction": "tis"}, "correction must be one of"),
         ({"kl_estimator": "k4"}, "kl_estimator must be one of"),
         ({"aggregation": "mean"}, "aggregation must be one of"),
+        ({"whitening": "groups"}, "whitening must be one of tokens, samples, empty"),
+        ({"lam": 0.9}, r"algorithm.lam = 0.9 would do nothing: grpo .* ppo"),
+        ({"k": 4}, "those that do: pkpo"),
+        ({"dual_clip": 0.5}, "dual_clip = 0.5 must be above 1"),
+        (
+            {"kl_coefficient": 0.1, "kl_place": "reward", "kl_estimator": "k3+"},
+            "only changes the KL's gradient",
+        ),
     ],
 )
 def test_overrides_that_contradict_each_other_are_refused(overrides, told):
@@ -143,7 +184,13 @@ def test_unknown_names_are_refused_with_the_nearest():
 
 def test_who_needs_a_group():
     alone = {name for name, b in BUNDLES.items() if not b.needs_group}
-    assert alone == {"reinforce"}
+    assert alone == {"reinforce", "ppo", "reinforce_plus_plus", "remax"}
+
+
+def test_what_else_an_algorithm_needs():
+    assert [n for n, b in BUNDLES.items() if b.needs_values] == ["ppo"]
+    assert [n for n, b in BUNDLES.items() if b.needs_greedy] == ["remax"]
+    assert [n for n, b in BUNDLES.items() if b.needs_reference] == ["reinforce_plus_plus"]
 
 
 def test_who_trains_without_an_advantage():
@@ -151,6 +198,9 @@ def test_who_trains_without_an_advantage():
     assert not base.trains_without_advantage
     assert replace(base, kl_coefficient=0.1).trains_without_advantage
     assert replace(base, entropy_coefficient=-0.1).trains_without_advantage
+    # A KL in the reward is in the advantage already; values have a loss of their own.
+    assert not replace(base, kl_coefficient=0.1, kl_place="reward").trains_without_advantage
+    assert BUNDLES["ppo"].trains_without_advantage
 
 
 def test_the_page_lists_the_bundles_that_run():
@@ -161,6 +211,22 @@ def test_the_page_lists_the_bundles_that_run():
     for name, row in listed:
         number = re.search(r"\d{4}\.\d{5}", BUNDLES[name].paper)
         assert number is None or number.group() in row, name
+
+
+def test_numbers_that_an_algorithm_reads_replace_its_own():
+    got = resolve_bundle("ppo", {"lam": 0.9, "dual_clip": 3.0}, {"kl_target": 0.1})
+    assert got.option("lam", 0.0) == 0.9 and got.option("gamma", 0.0) == 1.0
+    assert got.option("dual_clip", 0.0) == 3.0 and got.option("kl_target", 0.0) == 0.1
+    assert got.setting("lam") == 0.9 and got.setting("clip_low") == 0.2
+    assert got.setting("sequence_drop") is None
+    steered = resolve_bundle("grpo", {"kl_coefficient": 0.1}, {"kl_target": 0.1})
+    assert "(beta from 0.1) * k3(policy || reference)" in steered.formula()
+
+
+@pytest.mark.parametrize("name", ["gdpo", "process_grpo"])
+def test_rewards_normalised_one_by_one_take_no_kl(name):
+    with pytest.raises(RecipeError, match="does not go with"):
+        resolve_bundle(name, {"kl_coefficient": 0.1, "kl_place": "reward", "kl_estimator": "k1"})
 
 
 def test_options():

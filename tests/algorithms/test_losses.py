@@ -34,6 +34,11 @@ def plain(name, **changes):
     return build_loss(replace(BUNDLES[name], importance_cap=0.0, **changes))
 
 
+def right_values(like):
+    """Streams of a critic that is right already: its loss is 0."""
+    return {n: torch.zeros_like(like) for n in ("values", "old_values", "returns")}
+
+
 def run(loss, log_ratio, advantage, sequence=None, policy=None, **streams):
     """Return (loss values, gradients in the policy's log-probabilities, diagnostics)."""
     log_ratio = torch.as_tensor(log_ratio, dtype=torch.float64)
@@ -41,6 +46,7 @@ def run(loss, log_ratio, advantage, sequence=None, policy=None, **streams):
     policy = policy.requires_grad_()
     given_streams = {
         "advantage": torch.as_tensor(advantage, dtype=torch.float64),
+        **right_values(log_ratio),
         "proximal_logprobs": policy.detach() - log_ratio,
         **streams,
     }
@@ -69,7 +75,11 @@ def test_on_policy_every_loss_has_the_policy_gradient(name):
 def test_without_a_proximal_stream_the_ratio_is_one(name):
     """By construction, so no difference in batching can move it (verl 2996)."""
     policy = tensor(-3.0, -0.1).requires_grad_()
-    streams = {"advantage": tensor(1.0, -1.0), "behaviour_logprobs": tensor(-3.0, -0.1)}
+    streams = {
+        "advantage": tensor(1.0, -1.0),
+        "behaviour_logprobs": tensor(-3.0, -0.1),
+        **right_values(policy.detach()),
+    }
     out = plain(name)(policy, torch.zeros(2), streams, Segments(torch.tensor([0, 1]), 2))
     if "ratio" in out.diagnostics:
         assert (out.diagnostics["ratio"] == 1).all()
@@ -265,6 +275,65 @@ def test_reference_kl_and_entropy_are_added():
     assert entropy.grad.tolist() == pytest.approx([-0.01, -0.01])
 
 
+def test_steered_coefficients_are_read_from_streams():
+    """The loss is built once; its numbers change from step to step and by token."""
+    bundle = replace(
+        BUNDLES["grpo"],
+        importance_cap=0.0,
+        kl_coefficient=0.1,
+        kl_estimator="k2",
+        options=(("kl_target", 0.1), ("entropy_target", 0.5)),
+    )
+    policy, entropy = tensor(-1.0, -2.0), tensor(0.5, 1.5)
+    streams = {
+        "advantage": tensor(1.0, 0.0),
+        "reference_logprobs": tensor(-1.5, -1.5),
+        "kl_coefficient": tensor(0.2, 0.4),
+        "entropy_coefficient": tensor(0.0, 0.01),
+    }
+    out = build_loss(bundle)(policy, entropy, streams, Segments(torch.tensor([0, 0]), 1))
+    want = [-1 + 0.2 * 0.125, 0.4 * 0.125 - 0.015]
+    assert out.loss_N.tolist() == pytest.approx(want)
+
+
+def test_ratio_weighted_kl_sees_the_proximal_policy():
+    bundle = replace(BUNDLES["grpo"], importance_cap=0.0, kl_coefficient=1.0, kl_estimator="rk3")
+    policy = tensor(-1.0).requires_grad_()
+    streams = {
+        "advantage": tensor(0.0),
+        "proximal_logprobs": tensor(-1.2),
+        "reference_logprobs": tensor(-1.5),
+    }
+    out = build_loss(bundle)(policy, tensor(0.0), streams, Segments(torch.tensor([0]), 1))
+    assert out.loss_N.item() == pytest.approx(math.exp(0.2) * (math.exp(-0.5) - 1 + 0.5))
+
+
+def test_the_sequence_drop_of_a_bundle():
+    bundle = replace(BUNDLES["grpo"], importance_cap=0.0, options=(("sequence_drop", 0.5),))
+    loss, _, told = run(build_loss(bundle), [-0.6, -0.6, -0.4, -0.6], [-1.0] * 3 + [1.0])
+    assert told["rejected"].tolist() == [1, 1, 0, 0] and (loss[:2] == 0).all()
+
+
+def test_the_value_loss_is_a_term_of_its_own():
+    """Its gradient reaches the values only, and the correction does not weigh it."""
+    loss = build_loss(BUNDLES["ppo"])
+    policy, values = tensor(-1.0, -1.0).requires_grad_(), tensor(0.3, 0.0).requires_grad_()
+    streams = {
+        "advantage": tensor(1.0, -1.0),
+        "behaviour_logprobs": tensor(-2.0, -9.0),
+        "values": values,
+        "old_values": tensor(0.0, 0.0),
+        "returns": tensor(1.0, -2.0),
+    }
+    out = loss(policy, tensor(0.0, 0.0), streams, Segments(torch.tensor([0, 1]), 2))
+    # Beyond the clip of 0.2 the clipped error is the larger one: 0.2 - 1, and no gradient.
+    assert out.diagnostics["value_loss"].tolist() == pytest.approx([0.5 * 0.8**2, 2.0])
+    assert out.diagnostics["value_clip"].tolist() == [1, 0]
+    out.loss_N.sum().backward()
+    assert values.grad.tolist() == pytest.approx([0.0, 0.1 * 2.0])
+    assert policy.grad.tolist() == pytest.approx([-2.0, 2.0])  # the correction is cut at 2
+
+
 # Numbers of any size
 
 # A log-softmax over finite logits of fp32 cannot leave this range by much.
@@ -274,7 +343,7 @@ sizes = st.one_of(st.floats(-30, 30, width=32), st.floats(-(2.0**100), 2.0**100,
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(sorted(BUNDLES)),
-    estimator=st.sampled_from(["k1", "k2", "k3", "k1+", "k3+"]),
+    estimator=st.sampled_from(["k1", "k2", "k3", "k1+", "k3+", "rk3"]),
     rows=st.lists(st.tuples(sizes, sizes, sizes, st.floats(-50, 50)), min_size=1, max_size=5),
     correction=st.sampled_from(
         ["token_truncated", "sequence_truncated", "icepop", "sequence_mask", "geometric_mask"]
@@ -298,6 +367,7 @@ def test_finite_at_any_log_ratio(name, estimator, rows, correction):
         "proximal_logprobs": proximal,
         "behaviour_logprobs": behaviour,
         "reference_logprobs": reference,
+        **right_values(proximal),
     }
     ids = torch.arange(len(rows)) // 2
     out = build_loss(bundle)(policy, policy * 0, streams, Segments(ids, int(ids.max()) + 1))

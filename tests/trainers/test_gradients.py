@@ -12,6 +12,7 @@ from educe.algorithms.catalogue import BUNDLES
 from educe.config.settings import OptimizerSettings
 from educe.models.load import LoadedModel, load
 from educe.models.tiny import save_tiny
+from educe.models.value_head import ValueHead
 from educe.rollout.packing import TrainingSample, build_pack, pack_samples
 from educe.trainers.credit import losses_of
 from educe.trainers.step import TrainerState, accumulate_gradients, fill_logprobs, forward_pack
@@ -43,6 +44,10 @@ def make_samples(bundle_names, groups=5, siblings=4, seed=0) -> list[TrainingSam
                 "proximal_logprobs": rng.normal(-5.5, 0.3, length),
                 "temperature": np.full(length, rng.choice([0.7, 1.0])),
             }
+            if bundle.needs_values:
+                streams |= {n: rng.normal(0, 1, length) for n in ("old_values", "returns")}
+            if bundle.needs_reference:
+                streams["reference_logprobs"] = rng.normal(-5.5, 0.3, length)
             samples.append(
                 TrainingSample(
                     tokens, mask, streams, group, len(samples), bundle.formula(), bundle.name
@@ -51,12 +56,23 @@ def make_samples(bundle_names, groups=5, siblings=4, seed=0) -> list[TrainingSam
     return samples
 
 
-def gradient(model, samples, limit, bundles) -> torch.Tensor:
+def head_for(model, trunk=True) -> ValueHead:
+    """A value head whose output is not 0, so that it has gradients below."""
+    head = ValueHead(model.head_weight().shape[1], seed=4, dtype=torch.float64, trunk=trunk)
+    with torch.no_grad():
+        head.outer.weight.copy_(torch.linspace(-1, 1, head.outer.weight.numel())[None])
+    return head
+
+
+def gradient(model, samples, limit, bundles, head=None) -> torch.Tensor:
     settings = OptimizerSettings(micro_batch_tokens=limit)
-    state = TrainerState.create(model, settings, 1e-3)
+    if head is None and any(b.needs_values for b in bundles):
+        head = head_for(model)
+    state = TrainerState.create(model, settings, 1e-3, value_head=head)
     state.optimizer.zero_grad(set_to_none=True)
     accumulate_gradients(state, samples, losses_of({b.name: b for b in bundles}))
-    flat = torch.cat([p.grad.reshape(-1) for _, p in model.trainable()]).clone()
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for _, p in state.trainable()]
+    flat = torch.cat([g.reshape(-1) for g in grads]).clone()
     state.optimizer.zero_grad(set_to_none=True)
     return flat
 
@@ -77,14 +93,31 @@ def test_micro_batches_and_shared_prompts_change_nothing(model64, name):
     assert distance(gradient(model64, alone, 10_000, bundles), whole) <= 1e-9
 
 
-def test_two_algorithms_in_one_step_sum_their_gradients(model64):
-    samples = make_samples(["grpo", "cispo"])
-    both = gradient(model64, samples, 80, [BUNDLES["grpo"], BUNDLES["cispo"]])
+@pytest.mark.parametrize("names", [("grpo", "cispo"), ("ppo", "gspo"), ("dapo", "ppo")])
+def test_two_algorithms_in_one_step_sum_their_gradients(model64, names):
+    samples = make_samples(list(names))
+    head = head_for(model64)
+    both = gradient(model64, samples, 80, [BUNDLES[n] for n in names], head)
     parts = [
-        gradient(model64, [s for s in samples if s.origin == n], 80, [BUNDLES[n]])
-        for n in ("grpo", "cispo")
+        gradient(model64, [s for s in samples if s.origin == n], 80, [BUNDLES[n]], head)
+        for n in names
     ]
     assert distance(both, parts[0] + parts[1]) <= 1e-9
+
+
+def test_a_value_head_beside_the_trunk_leaves_the_policys_gradient_alone(model64):
+    """With trunk off the model's gradients are those of the same loss without values."""
+    samples = make_samples(["ppo"])
+    size = sum(p.numel() for _, p in model64.trainable())
+    beside = gradient(model64, samples, 100, [BUNDLES["ppo"]], head_for(model64, trunk=False))
+    below = gradient(model64, samples, 100, [BUNDLES["ppo"]], head_for(model64, trunk=True))
+    plain = replace(BUNDLES["ppo"], advantage="returns")
+    for sample in samples:
+        sample.loss = plain.formula()
+    without = gradient(model64, samples, 100, [plain])
+    assert distance(beside[:size], without) <= 1e-12
+    assert distance(below[:size], without) > 1e-3
+    assert torch.equal(beside[size:], below[size:]) and beside[size:].norm() > 0
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -30,7 +30,7 @@ from educe.parallel.collectives import ProcessGroup, SingleProcess
 from educe.algorithms.catalogue import BUNDLES
 from educe.trainers.credit import losses_of
 from educe.trainers.step import TrainerState, accumulate_gradients
-from tests.trainers.test_gradients import make_samples
+from tests.trainers.test_gradients import head_for, make_samples
 folder, out, rank, size, port = sys.argv[1:6]
 group = SingleProcess() if size == "1" else ProcessGroup(
     int(rank), int(size), "127.0.0.1", int(port))
@@ -38,10 +38,11 @@ model = load(folder, dtype="float64")
 grads = {}
 for name in sys.argv[6:]:
     state = TrainerState.create(model, OptimizerSettings(micro_batch_tokens=70), 1e-3,
-                                collectives=group)
+                                collectives=group,
+                                value_head=head_for(model) if BUNDLES[name].needs_values else None)
     state.optimizer.zero_grad(set_to_none=True)
     tally = accumulate_gradients(state, make_samples([name]), losses_of({name: BUNDLES[name]}))
-    grads[name] = torch.cat([p.grad.reshape(-1) for _, p in model.trainable()]).clone()
+    grads[name] = torch.cat([p.grad.reshape(-1) for _, p in state.trainable()]).clone()
     grads[name + "/loss"] = torch.tensor([tally.values()["loss"]], dtype=torch.float64)
 save_file(grads, out)
 """
