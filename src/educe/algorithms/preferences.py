@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from educe.core.errors import RecipeError, did_you_mean
 
@@ -125,7 +126,9 @@ def resolve_preference(name: str, given: Mapping[str, float | None]) -> Preferen
             + did_you_mean(name, PREFERENCES)
         )
     found = PREFERENCES[name]
-    changed = {k: v for k, v in given.items() if v is not None and v != _OPTIONAL.get(k)}
+    changed: dict[str, Any] = {
+        k: v for k, v in given.items() if v is not None and v != _OPTIONAL.get(k)
+    }
     for key in changed:
         if key in _OPTIONAL and key not in found.takes:
             takers = [p.name for p in PREFERENCES.values() if key in p.takes]

@@ -30,7 +30,7 @@ def best_against_worst(
     for entry in scored:
         distinct.setdefault(entry[1], entry)
     order = sorted(distinct.values(), key=lambda entry: -entry[0])
-    pairs = []
+    pairs: list[tuple[T, T, float]] = []
     for better, worse in zip(order, reversed(order), strict=True):
         gap = better[0] - worse[0]
         if len(pairs) >= limit or gap < min_gap:

@@ -22,7 +22,7 @@ LossOn = Literal["assistant", "last", "all"]
 TooLong = Literal["skip", "cut"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rendered:
     """One sequence of T tokens; ``mask`` is true where it is trained, never on the first."""
 

@@ -45,7 +45,7 @@ def supervised_samples(items: Sequence[Item]) -> list[TrainingSample]:
     The sequences of one item (turns that a template rewrites) share what they have in common.
     """
     total = max(1, sum(s.num_trained for item in items for s in item.side))
-    samples = []
+    samples: list[TrainingSample] = []
     for number, item in enumerate(items):
         for sequence in item.side:
             length = len(sequence)
