@@ -1,0 +1,48 @@
+"""vLLM on a rollout work; prints one JSON line a call. Runs in a virtual environment of its own.
+
+python vllm_rollouts.py MODEL PROMPTS.json GROUP MAX_TOKENS [--dtype bfloat16] [--calls 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+BEGIN = time.perf_counter()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("prompts", type=Path)
+    parser.add_argument("group", type=int)
+    parser.add_argument("max_tokens", type=int)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--calls", type=int, default=2)
+    given = parser.parse_args()
+
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0-1")
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    from vllm import LLM, SamplingParams
+
+    model = LLM(model=given.model, dtype=given.dtype, max_model_len=4096, max_num_seqs=64)
+    texts = json.loads(given.prompts.read_text(encoding="utf-8"))
+    for call in range(given.calls):
+        start = time.perf_counter()
+        done = model.generate(
+            texts,
+            SamplingParams(n=given.group, max_tokens=given.max_tokens, temperature=1.0, logprobs=0),
+            use_tqdm=False,
+        )
+        seconds = time.perf_counter() - start
+        tokens = sum(len(c.token_ids) for request in done for c in request.outputs)
+        line = {"call": call, "seconds": seconds, "tokens": tokens, "rate": tokens / seconds}
+        print(json.dumps({**line, "since_start": time.perf_counter() - BEGIN}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
