@@ -34,7 +34,7 @@ ActionStreams = Mapping[str, FloatArray]
 """Arrays over a trajectory's action tokens, by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Credit:
     """The advantage of a trajectory: one number for all tokens, or ``tokens_A``.
 
