@@ -277,7 +277,16 @@ class OptimizerSettings(Section):
     weight_decay: float = Field(0.0, ge=0, description="Decoupled decay of matrices' weights.")
     max_grad_norm: float = Field(1.0, ge=0, description="Gradient norm clip; 0 switches off.")
     warmup_steps: int = Field(2, ge=0, description="Linear warm-up.")
+    warmup_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Warm-up as a share of the stage's steps; the longer one counts.",
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay.")
+    final_fraction: float = Field(
+        0.0, ge=0, le=1, description="Part of the peak rate at which a decay ends."
+    )
     micro_batch_tokens: int = Field(
         4096, gt=0, description="Tokens of one packed forward and backward (memory, not maths)."
     )

@@ -28,6 +28,13 @@ class Tally:
         for name, value in other.maxima.items():
             self.maximum(name, value)
 
+    def without(self, *names: str) -> Tally:
+        """Return a tally without the means of these names, overall and of every domain."""
+        kept = [n for n in self.sums if n.rpartition("/")[2] not in names]
+        return Tally(
+            {n: self.sums[n] for n in kept}, {n: self.counts[n] for n in kept}, dict(self.maxima)
+        )
+
     def values(self) -> dict[str, float]:
         """Return name -> mean or maximum; a mean over nothing is left out."""
         means = {n: s / self.counts[n] for n, s in self.sums.items() if self.counts[n]}

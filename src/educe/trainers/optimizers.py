@@ -53,17 +53,17 @@ def learning_rate_at(
 ) -> float:
     """Return the learning rate of optimizer step ``step`` (from 0).
 
-    Warm-up is linear; ``linear`` and ``cosine`` reach 0 at ``total_steps`` (0 = unknown, constant).
+    Warm-up is linear; ``linear`` and ``cosine`` reach the final fraction of the peak (0 by default)
+    at ``total_steps`` (0 = unknown, constant).
     """
-    warmup = settings.warmup_steps
+    warmup = max(settings.warmup_steps, math.ceil(settings.warmup_fraction * total_steps))
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     if settings.schedule == "constant" or total_steps <= warmup:
         return peak
     done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-    if settings.schedule == "linear":
-        return peak * (1.0 - done)
-    return peak * 0.5 * (1.0 + math.cos(math.pi * done))
+    left = 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return peak * (settings.final_fraction + (1.0 - settings.final_fraction) * left)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

@@ -211,11 +211,8 @@ def preference_step(
     credit = preference_credit(loss, policy, reference_C2, lengths, [c.is_wanted for c in cases])
     samples = _trained(cases, credit, loss)
     result = optimizer_step(state, samples, _LOSSES, learning_rate)
-    tally = Tally()
-    # Of the step's own numbers those that mean something here; its loss only has our gradient.
-    for name in result.tally.sums:
-        if name.rpartition("/")[2] == "entropy":
-            tally.mean(name, result.tally.sums[name], result.tally.counts[name])
+    # The step's own loss has our gradient and not our value.
+    tally = result.tally.without("loss", "token_loss")
     tally.merge(preference_metrics(cases, loss, credit, policy))
     return replace(result, tally=tally)
 

@@ -99,7 +99,6 @@ class SupervisedLoop:
             key=(self.seed, number),
         )
         result = optimizer_step(self.state, samples, _LOSSES, rate, forward)
-        result.tally.mean("learning_rate", rate)
         result.tally.mean("skipped_examples", float(self.num_skipped))
         return result
 
