@@ -175,6 +175,9 @@ def test_the_search_ends_and_uses_the_room() -> None:
         found = fit(build, lambda n, p=per_piece: 50 + p * n, 10_000)
         assert 10_000 - 2 * per_piece - 200 <= found.num_tokens <= 10_000
         assert len(calls) <= 41
+    for start in (1, 30, 240, 260, 4000):
+        found = fit(build, lambda n: 50 + 40 * n, 10_000, start=start)
+        assert 9_700 <= found.num_tokens <= 10_000, start
     # The source runs dry: it ends all the same.
     dry = fit(build, lambda n: 50 + 10 * min(n, 30), 10_000)
     assert dry.num_tokens == 350

@@ -11,10 +11,11 @@ from educe.core.protocols import DomainBase, DomainSpec, Services
 from educe.core.seeds import derive, python_random
 from educe.core.types import JSON, Message, Score, Split, Task
 from educe.evaluation.long_context.draft import Control, Draft, Kind, messages_of, with_control
-from educe.evaluation.long_context.fit import CountTokens, fit
+from educe.evaluation.long_context.fit import CountTokens, Fitted, fit
 from educe.evaluation.long_context.kinds import load_kind
 from educe.evaluation.long_context.scoring import judge
 
+_MAX_KEPT = 32
 DEPTHS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -43,6 +44,8 @@ class LongContextDomain(DomainBase):
         self.kind, self.length, self.control = kind, length, control
         self.depths = tuple(depths)
         self._count = count
+        self._start: int | None = None
+        self._made: dict[tuple[Split, int], Task] = {}
         name = "/".join(p for p in ("long-context", kind.name, str(length), control) if p)
         self.spec = DomainSpec(
             name=name,
@@ -62,21 +65,23 @@ class LongContextDomain(DomainBase):
             DomainError: no tokenizer here.
             EduceError: the length is too short for the kind.
         """
-        count = self._count
-        if count is None or self.length < 1:
+        key = (split, index)
+        if key not in self._made:
+            # A runner asks for a task more than once; making a long one costs seconds.
+            while len(self._made) >= _MAX_KEPT:
+                self._made.pop(next(iter(self._made)))
+            self._made[key] = self._make(split, index)
+        return self._made[key]
+
+    def _make(self, split: Split, index: int) -> Task:
+        if self._count is None or self.length < 1:
             raise DomainError(f"{self.spec.name} can only score here: there is no tokenizer")
         depth = self.depths[index % len(self.depths)]
         seed = derive("long-context", self.kind.name, self.length, str(split), index)
-
-        def build(size: int) -> Draft:
-            return self.kind.write(random.Random(seed), size, depth)
-
-        fitted = fit(
-            build,
-            lambda draft: count(messages_of(draft)),
-            self.length - self.kind.reply_tokens,
-            what=f"{self.kind.name} at {self.length} tokens",
-        )
+        if self._start is None:
+            # One prompt of its own, so that no task depends on which was made before it.
+            self._start = self._fitted(derive("long-context-probe", self.kind.name), 0.5, 0).size
+        fitted = self._fitted(seed, depth, self._start)
         draft = with_control(fitted.built, self.control, python_random("control", seed))
         messages = messages_of(draft)
         metadata: dict[str, JSON] = {
@@ -84,10 +89,25 @@ class LongContextDomain(DomainBase):
             "check": dict(draft.check),
             "depth": depth if self.kind.has_depth else fitted.built.depth,
             "num_pieces": len(draft.pieces),
-            "num_tokens": fitted.num_tokens if not self.control else count(messages),
+            "num_tokens": self._count(messages) if self.control else fitted.num_tokens,
             **draft.facts,
         }
         return Task(self.spec.name, split, index, messages, draft.gold_text, metadata)
+
+    def _fitted(self, seed: int, depth: float, start: int) -> Fitted[Draft]:
+        count = self._count
+        assert count is not None
+
+        def build(size: int) -> Draft:
+            return self.kind.write(random.Random(seed), size, depth)
+
+        return fit(
+            build,
+            lambda draft: count(messages_of(draft)),
+            self.length - self.kind.reply_tokens,
+            what=f"{self.kind.name} at {self.length} tokens",
+            start=start,
+        )
 
     def score(
         self, task: Task, state: JSON, transcript: Sequence[Message], services: Services

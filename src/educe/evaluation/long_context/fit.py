@@ -38,29 +38,37 @@ def fit(
     *,
     what: str = "the prompt",
     tolerance: float = 0.02,
+    start: int = 0,
 ) -> Fitted[T]:
     """Return what ``build`` gives for the most filler whose length is at most ``limit``.
 
     Stops within ``tolerance`` of the limit, or where more filler makes nothing longer.
 
+    Args:
+        start: how much filler to try first: what fitted a like prompt saves most of the search.
+
     Raises:
         EduceError: without any filler it is too long already.
     """
-    best = _built(build, count, 0)
+    best = _built(build, count, start)
+    too_long: int | None = None
+    if best.num_tokens > limit:
+        too_long = start
+        best = _built(build, count, 0)
     if best.num_tokens > limit:
         raise EduceError(
             f"{what} has {best.num_tokens} tokens without any filler, more than the {limit} that "
             f"this length leaves for it; take a longer length"
         )
-    too_long: int | None = None
-    slope = 20.0
+    slope = max(1.0, best.num_tokens / best.size) if best.size else 20.0
     for _ in range(_MAX_BUILDS):
         room = limit - best.num_tokens
         if room <= tolerance * limit or (too_long is not None and too_long - best.size <= 1):
             break
         size = best.size + max(1, int(0.97 * room / slope))
         if too_long is not None and size >= too_long:
-            size = (best.size + too_long) // 2
+            # Just too long is the usual case with a good start, so stay near it.
+            size = max(best.size + 1, min(too_long - 1, int(0.96 * too_long)))
         tried = _built(build, count, size)
         if tried.num_tokens > limit:
             too_long = size

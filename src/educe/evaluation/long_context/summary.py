@@ -1,7 +1,7 @@
 """What a grid of lengths and depths says: the curve, the effective length, the worst depth.
 
 Effective length is the longest length up to which the score stays at 85 % of the model's own score
-at the base length (4,096 tokens, or the shortest one asked). Its interval comes from resampling
+at the base length (4,096 tokens where asked, else the shortest one). Its interval comes from resampling
 tasks within every kind and length. Without a base score above what the control without context
 gets, there is no effective length.
 """
@@ -22,7 +22,7 @@ from educe.evaluation.statistics import Estimate, macro_average, score_estimate,
 
 BASE_LENGTH = 4096
 KEEPS = 0.85
-_RESAMPLES = 1000
+_RESAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def effective_length(
     lengths = sorted({n for _, n in values})
     if not lengths:
         return EffectiveLength(None, 0, 0, 0, math.nan, False, "nothing was scored")
-    base = max((n for n in lengths if n <= BASE_LENGTH), default=lengths[0])
+    base = BASE_LENGTH if BASE_LENGTH in lengths else lengths[0]
     means = _means(values)
     base_low = curve(observations, level=level)[base].low
     threshold = KEEPS * means[base]

@@ -29,10 +29,10 @@ from educe.evaluation.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from educe.evaluation.safety.labelled import LabelledResponse
+    from educe.rewards.review.classifier import Features
     from educe.rewards.review.words import WordList
 
 _MIN_OF_A_KIND = 10
-_RESAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,23 @@ class DetectionReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Objective, category and fold of every response."""
+
+    groups: Sequence[str]
+    categories: Sequence[str]
+    folds: np.ndarray
+
+
 def detection_report(
     responses: Sequence[LabelledResponse],
     words: WordList | None,
     *,
     false_positive_rate: float = 0.01,
     num_folds: int = 5,
+    features: Features | None = None,
+    resamples: int = 400,
     level: float = 0.95,
     announce: Callable[[str], None] = lambda _: None,
 ) -> DetectionReport:
@@ -105,6 +116,8 @@ def detection_report(
 
     Args:
         words: the word list of that baseline; None leaves it out.
+        features: of the classifier; its own by default.
+        resamples: of objectives, for the intervals.
     """
     from educe.rewards.review.classifier import group_folds, out_of_fold_scores
 
@@ -113,7 +126,9 @@ def detection_report(
     groups = [r.objective for r in responses]
     announce(f"fitting {num_folds} folds on {len(texts)} responses")
     scores: dict[str, Floats] = {
-        "classifier": out_of_fold_scores(texts, labels, groups, num_folds=num_folds),
+        "classifier": out_of_fold_scores(
+            texts, labels, groups, features=features, num_folds=num_folds
+        ),
         "length only": np.array([float(len(t)) for t in texts]),
     }
     if words is not None:
@@ -121,20 +136,19 @@ def detection_report(
         jitter = np.random.default_rng(0).uniform(0, 1e-6, len(texts))
         hits = np.array([len(words.find(t)) / max(1, len(t.split())) for t in texts])
         scores["word list"] = hits + jitter
-    folds = group_folds(groups, num_folds)
-    categories = [r.category for r in responses]
+    data = _Data(groups, [r.category for r in responses], group_folds(groups, num_folds))
     truth = np.array(labels, np.float64)
     announce("resampling objectives for the intervals")
     return DetectionReport(
         tuple(
-            _measure(name, s, truth, groups, categories, folds, false_positive_rate, level)
+            _measure(name, s, truth, data, false_positive_rate, resamples, level)
             for name, s in scores.items()
         ),
         len(texts),
         len(set(groups)),
         score_estimate([[float(x)] for x in labels], groups, level=level),
         false_positive_rate,
-        _rater_agreement(responses, level),
+        _rater_agreement(responses, resamples, level),
     )
 
 
@@ -142,12 +156,13 @@ def _measure(
     name: str,
     scores: Floats,
     truth: Floats,
-    groups: Sequence[str],
-    categories: Sequence[str],
-    folds: np.ndarray,
+    data: _Data,
     rate: float,
+    resamples: int,
     level: float,
 ) -> DetectorResult:
+    groups, categories = data.groups, data.categories
+
     def resampled(metric: Callable[[Floats, Floats], float], keep: np.ndarray) -> Estimate:
         index = np.flatnonzero(keep)
         return bootstrap_statistic(
@@ -155,11 +170,11 @@ def _measure(
             len(index),
             [groups[int(i)] for i in index],
             level=level,
-            resamples=_RESAMPLES,
+            resamples=resamples,
         )
 
     everything = np.ones(len(truth), bool)
-    called = held_out_calls(scores, truth, folds, rate)
+    called = held_out_calls(scores, truth, data.folds, rate)
     by_category = {}
     for category in sorted(set(categories)):
         inside = np.array([c == category for c in categories])
@@ -195,7 +210,9 @@ def _share(called: np.ndarray, keep: np.ndarray, groups: Sequence[str], level: f
     )
 
 
-def _rater_agreement(responses: Sequence[LabelledResponse], level: float) -> Agreement | None:
+def _rater_agreement(
+    responses: Sequence[LabelledResponse], resamples: int, level: float
+) -> Agreement | None:
     """Return interval alpha of the raters where several rated: the ceiling of any detector."""
     rated = [r for r in responses if len(r.ratings) > 1]
     if len(rated) < _MIN_OF_A_KIND:
@@ -207,5 +224,5 @@ def _rater_agreement(responses: Sequence[LabelledResponse], level: float) -> Agr
         lambda t: krippendorff_alpha(t, scale="interval"),
         [r.objective for r in rated],
         level=level,
-        resamples=_RESAMPLES,
+        resamples=resamples,
     )
