@@ -202,6 +202,27 @@ class DecodeContext:
         return torch.cat(outs)
 
 
+class MixedContext:
+    """One forward's tokens: one of each decoded row first, then those of the prompts it reads.
+
+    The matrix products of a step are then paid once, not once for decode and once for prefill.
+    """
+
+    def __init__(self, decode: DecodeContext, prefill: PrefillContext) -> None:
+        self._decode = decode
+        self._prefill = prefill
+
+    def attend(
+        self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
+    ) -> Tensor:
+        count = len(self._decode.chains)
+        packed = (query_1HTD, key_1KTD, value_1KTD)
+        rows = [x[0, :, :count].transpose(0, 1).unsqueeze(2) for x in packed]
+        decoded = self._decode.attend(layer, *rows, scale).squeeze(2).transpose(0, 1)
+        read = self._prefill.attend(layer, *(x[:, :, count:] for x in packed), scale)
+        return torch.cat([decoded.unsqueeze(0), read], dim=2)
+
+
 def masked_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:

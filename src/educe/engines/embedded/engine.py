@@ -106,18 +106,23 @@ class EmbeddedEngine:
         self.version = version
 
     def step(self) -> list[Completion]:
-        """Add one token to every running row, then admit and prefill what fits."""
+        """Add one token to every running row, admit and prefill what fits."""
         finished = [
             Completion(r.request_id, (), (), self.version, StopReason.CANCELLED, "")
             for r in self._cancelled
         ]
         self._cancelled.clear()
         finished += self._retire([row for row in self._scheduler.running if row.cancelled])
-        if self._scheduler.running:
+        # Exact mode admits after decoding and computes every prompt alone: a row's bits must not
+        # depend on what else runs. Otherwise prompts ride along with the rows that decode.
+        if self._exact and self._scheduler.running:
             rows = list(self._scheduler.running)  # slot order
             finished += self._sample(rows, self._runner.decode(rows))
-        for jobs in self._batches(self._scheduler.admit(self._book)):
-            finished += self._prefill(jobs)
+        rows = [] if self._exact else list(self._scheduler.running)
+        batches = list(self._batches(self._scheduler.admit(self._book)))
+        for jobs in batches or ([[]] if rows else []):
+            finished += self._advance(rows, jobs)
+            rows = []
         return finished
 
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
@@ -141,19 +146,26 @@ class EmbeddedEngine:
         if batch:
             yield batch
 
-    def _prefill(self, jobs: Sequence[PrefillJob]) -> list[Completion]:
+    def _advance(self, rows: Sequence[Row], jobs: Sequence[PrefillJob]) -> list[Completion]:
+        """Compute one token of the rows and the prompts of the jobs; sample for all of them."""
         heads = [self._prefill_chunks(job) for job in jobs]
-        logits, segment_ids = self._runner.prefill(heads, self._book)
-        rows, sources = [], []
+        if not heads:
+            return self._sample(rows, self._runner.decode(rows))
+        if rows:
+            logits, segment_ids = self._runner.mixed(rows, heads, self._book)
+        else:
+            logits, segment_ids = self._runner.prefill(heads, self._book)
+        sampled = list(rows)
+        sources = list(range(len(rows)))
         for number, (head, segment_id) in enumerate(zip(heads, segment_ids, strict=True)):
             chain = (*head.chain, segment_id)
             for request in head.requests:
                 self._book.hold(chain)
                 row = Row(request, chain, len(request.prompt_token_ids))
                 self._scheduler.start(row)
-                rows.append(row)
-                sources.append(number)
-        return self._sample(rows, logits[torch.tensor(sources, device=logits.device)])
+                sampled.append(row)
+                sources.append(len(rows) + number)
+        return self._sample(sampled, logits[torch.tensor(sources, device=logits.device)])
 
     def _prefill_chunks(self, job: PrefillJob) -> PrefillJob:
         """Compute a long prompt's leading chunks; return the job of its last chunk."""

@@ -8,12 +8,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from educe.engines.embedded.attention import DecodeContext, Level, PrefillContext
+from educe.engines.embedded.attention import (
+    DecodeContext,
+    Level,
+    MixedContext,
+    PrefillContext,
+)
 from educe.engines.embedded.cache import CacheStore
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, Row
 from educe.models.load import LoadedModel
@@ -93,31 +99,54 @@ class Runner:
     @torch.no_grad()
     def prefill(self, jobs: Sequence[PrefillJob], book: CacheBook) -> tuple[Tensor, list[int]]:
         """Compute the jobs' tokens; return the logits after each job's last token and segments."""
-        segment_ids = [book.add(job.start, job.token_ids).segment_id for job in jobs]
-        self.store.new_segments(segment_ids, [len(job.token_ids) for job in jobs])
-        kept = [(j, self.store.segment(s)) for j, s in zip(jobs, segment_ids, strict=True)]
-        tokens = [t for job in jobs for t in job.token_ids]
-        positions = [job.start + i for job in jobs for i in range(len(job.token_ids))]
-        hidden = self.forward.hidden(
-            torch.tensor([tokens], device=self.device),
-            torch.tensor([positions], device=self.device),
-            PrefillContext(self.store, kept),
-        )
-        ends = torch.tensor([len(job.token_ids) for job in jobs], device=self.device).cumsum(0) - 1
-        return self._logits(hidden[0, ends]), segment_ids
+        context, segment_ids = self._reading(jobs, book)
+        tokens, positions = _flat(jobs)
+        hidden = self._hidden([tokens], [positions], context)[0]
+        return self._logits(hidden[_last_places(jobs)]), segment_ids
 
     @torch.no_grad()
     def decode(self, rows: Sequence[Row]) -> Tensor:
         """Return the logits [R, V] after each row's newest token."""
         padding = -len(rows) % self.row_multiple
         tokens = [[row.token_ids[-1]] for row in rows] + [[0]] * padding
-        positions = [[row.prefix_length + row.suffix_length] for row in rows] + [[0]] * padding
-        hidden = self.forward.hidden(
+        positions = [[row.next_position] for row in rows] + [[0]] * padding
+        context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact)
+        return self._logits(self._hidden(tokens, positions, context)[:, 0])[: len(rows)]
+
+    @torch.no_grad()
+    def mixed(
+        self, rows: Sequence[Row], jobs: Sequence[PrefillJob], book: CacheBook
+    ) -> tuple[Tensor, list[int]]:
+        """Decode rows and read prompts in one forward; logits [rows, then jobs; V], segments.
+
+        Not for exact mode, where a row's bits must not depend on what else is read.
+        """
+        decode = DecodeContext(self.store, rows, self._levels_of(rows), exact=False)
+        prefill, segment_ids = self._reading(jobs, book)
+        tokens, positions = _flat(jobs)
+        tokens = [row.token_ids[-1] for row in rows] + tokens
+        positions = [row.next_position for row in rows] + positions
+        hidden = self._hidden([tokens], [positions], MixedContext(decode, prefill))[0]
+        wanted = [*range(len(rows)), *(len(rows) + place for place in _last_places(jobs))]
+        return self._logits(hidden[wanted]), segment_ids
+
+    def _hidden(
+        self, tokens: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], context: Any
+    ) -> Tensor:
+        return self.forward.hidden(
             torch.tensor(tokens, device=self.device),
             torch.tensor(positions, device=self.device),
-            DecodeContext(self.store, rows, self._levels_of(rows), self.exact),
+            context,
         )
-        return self._logits(hidden[:, 0])[: len(rows)]
+
+    def _reading(
+        self, jobs: Sequence[PrefillJob], book: CacheBook
+    ) -> tuple[PrefillContext, list[int]]:
+        """Make room for the jobs' segments."""
+        segment_ids = [book.add(job.start, job.token_ids).segment_id for job in jobs]
+        self.store.new_segments(segment_ids, [len(job.token_ids) for job in jobs])
+        kept = [(j, self.store.segment(s)) for j, s in zip(jobs, segment_ids, strict=True)]
+        return PrefillContext(self.store, kept), segment_ids
 
     def _levels_of(self, rows: Sequence[Row]) -> Sequence[Level]:
         """Return how the rows read their chains' segments; made anew when the rows change."""
@@ -136,3 +165,15 @@ class Runner:
             padded[: len(hidden)] = hidden
             return self._logits(padded)[: len(hidden)]
         return self.forward.logits(hidden)
+
+
+def _flat(jobs: Sequence[PrefillJob]) -> tuple[list[int], list[int]]:
+    """Return the tokens and positions of all jobs, one after the other."""
+    tokens = [t for job in jobs for t in job.token_ids]
+    positions = [job.start + i for job in jobs for i in range(len(job.token_ids))]
+    return tokens, positions
+
+
+def _last_places(jobs: Sequence[PrefillJob]) -> list[int]:
+    """Return where each job's last token stands in the flat row."""
+    return [end - 1 for end in accumulate(len(job.token_ids) for job in jobs)]

@@ -40,6 +40,11 @@ class Row:
         """Tokens in the slot: all sampled ones but the newest, which is not computed yet."""
         return max(0, len(self.token_ids) - 1)
 
+    @property
+    def next_position(self) -> int:
+        """Where the newest token, which is computed next, stands in the sequence."""
+        return self.prefix_length + self.suffix_length
+
 
 @dataclass(slots=True)
 class PrefillJob:
