@@ -296,6 +296,7 @@ class Pipeline:
                 self.journal,
                 None if self.recipe.engine.workers else self.meter,
                 self._journal_step,
+                name,
             ),
             stack=self._stack,
         )
