@@ -53,6 +53,12 @@ def add_parser(subparsers: Any) -> None:
     plot.add_argument("--png", action="store_true", help="only the picture")
     plot.add_argument("--html", action="store_true", help="only the page (one file, no network)")
     plot.add_argument("--out", help="folder to write to (default: the run folder)")
+    mixture = add("mixture", show_mixture, "show which domain got how much of a run, and why")
+    _add_run(mixture)
+    mixture.add_argument("--domain", default="", help="name or glob, e.g. 'rg/*'")
+    mixture.add_argument("--stage", default="rl", help="stage with shares (default: rl)")
+    mixture.add_argument("--png", action="store_true", help="draw mixture.png")
+    mixture.add_argument("--out", help="folder of the picture (default: the run folder)")
     diff = add("diff", diff_runs, "compare the resolved recipes of two runs or recipe files")
     diff.add_argument("old", help="run or recipe file")
     diff.add_argument("new", help="run or recipe file")
@@ -310,6 +316,22 @@ def plot_run(arguments: argparse.Namespace) -> int:
         page = write_page(store, folder / "run.html", decode=token_decoder(store))
         written["html"] = str(page)
     return _report_files(arguments, written)
+
+
+def show_mixture(arguments: argparse.Namespace) -> int:
+    from educe.cli.mixture_text import rows_json, rows_text, select_rows, write_plot
+
+    store = RunReader(find_run(arguments.run, arguments.runs))
+    rows = select_rows(store, arguments.domain, arguments.stage)
+    folder = Path(arguments.out) if arguments.out else store.folder
+    picture = write_plot(store, rows, folder) if arguments.png else None
+    if arguments.json:
+        _print_json({"domains": rows_json(rows), "png": None if picture is None else str(picture)})
+        return 0
+    print(rows_text(rows))
+    if picture is not None:
+        print(picture)
+    return 0
 
 
 def _report_files(arguments: argparse.Namespace, written: Mapping[str, str]) -> int:

@@ -17,6 +17,7 @@ from educe.scheduling.evidence import BatchCounts, Evidence
 from educe.scheduling.strategies import STRATEGIES, Wish
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _OVERDUE = 1e9
@@ -115,7 +116,8 @@ class ShareController:
     """Decides shares from evidence, and whose turn it is from shares.
 
     Args:
-        weights: (..., D) the recipe's weights, ``>= 0``; 0 means never.
+        weights: (..., D) the recipe's weights, ``>= 0``; 0 means never. They may be changed later,
+            from one positive number to another.
         evidence: of the same shape; empty at the start.
         settings: see ``ControlSettings``.
         ties: (..., D) distinct ranks; the lowest is preferred between equals.
@@ -128,14 +130,23 @@ class ShareController:
     ties: Floats
     protected: Bools
     shares: Floats = field(init=False)
-    reasons: NDArray[np.int64] = field(init=False)
+    reasons: Ints = field(init=False)
     wishes: Floats = field(init=False)
     credit: Floats = field(init=False)
     waited: Floats = field(init=False)
+    _rank: Floats = field(init=False)
+    _limit: Floats = field(init=False)
+    _first: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         shape = self.weights.shape
-        self.credit, self.waited = np.zeros(shape), np.zeros(shape)
+        is_active = self.weights > 0
+        self.credit = np.zeros(shape)
+        self.waited = np.where(is_active, 0.0, -np.inf)
+        self._rank = np.where(is_active, _TIE * self.ties, np.inf)
+        self._limit = self.settings.visit_within * is_active.sum(axis=-1, keepdims=True)
+        # Where each run's domains begin in the flat arrays.
+        self._first = np.arange(0, self.weights.size, shape[-1]).reshape(shape[:-1])
         self.wishes = np.ones(shape)
         self.shares = self.base
         self.reasons = np.full(shape, int(Reason.WEIGHT))
@@ -168,27 +179,23 @@ class ShareController:
         self.shares = bounded_shares(base * self.wishes**settings.sharpness, lowest, highest)
         self._explain(wish, cheapness, slipped, lowest, highest)
 
-    def pick(self) -> NDArray[np.int64]:
+    def pick(self) -> Ints:
         """Return the index (...) of the domain whose turn it is, and count it.
 
         It is the one furthest behind its share (each prompt credits every domain its share and
         costs the picked one 1), unless another's turn is overdue.
         """
         self.credit += self.shares
-        urgency = self.credit - _TIE * self.ties
-        if self.settings.is_adaptive:
-            active = self.weights > 0
-            limit = self.settings.visit_within * active.sum(axis=-1, keepdims=True)
-            is_overdue = active & (self.waited >= limit)
-            urgency = np.where(is_overdue, _OVERDUE + self.waited, urgency)
-        urgency = np.where(self.weights > 0, urgency, -np.inf)
-        chosen = np.asarray(urgency.argmax(axis=-1))
-        at = chosen[..., np.newaxis]
         self.waited += 1.0
-        np.put_along_axis(self.waited, at, 0.0, axis=-1)
-        np.put_along_axis(
-            self.credit, at, np.take_along_axis(self.credit, at, axis=-1) - 1.0, axis=-1
-        )
+        urgency = self.credit - self._rank
+        if self.settings.is_adaptive:
+            is_overdue = self.waited > self._limit
+            if is_overdue.any():
+                urgency = np.where(is_overdue, _OVERDUE + self.waited, urgency)
+        chosen = np.asarray(urgency.argmax(axis=-1))
+        at = self._first + chosen
+        self.credit.reshape(-1)[at] -= 1.0
+        self.waited.reshape(-1)[at] = 0.0
         return chosen
 
     def slipped(self) -> Bools:
@@ -202,7 +209,7 @@ class ShareController:
         floors = np.full(self.weights.shape, settings.floor)
         floors = np.where(slipped | self.protected, np.maximum(floors, 1.0), floors)
         floors = np.where(slipped & self.protected, settings.protect_boost, floors)
-        return np.minimum(floors, settings.ceiling)
+        return np.asarray(np.minimum(floors, settings.ceiling))
 
     def _cheapness(self) -> Floats:
         power = self.settings.cost_power

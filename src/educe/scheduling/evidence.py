@@ -21,15 +21,22 @@ Ints = NDArray[np.int64]
 # Prior of the response filter: no response, known to this standard deviation (score a unit of
 # exposure). Wide against what is seen (0.001 to 0.1).
 _RATE_SD = 0.3
-# Random walks: of the level a step (others' lessons, drift), of the response a group.
+# The level walks a little each step (others' lessons, drift); what is known of the response counts
+# half after so many groups.
 _LEVEL_WALK = 2e-5
-_RATE_WALK = 1e-7
+_RATE_LIFE = 128.0
 # Samples of one task are alike: the share of the variance that lies between tasks.
 _BETWEEN_TASKS = 0.3
-# How far responses differ, relative to the run's mean: families among each other, domains in one.
-_FAMILY_SPREAD = 0.5
-_DOMAIN_SPREAD = 0.6
+# How far responses differ, relative to the run's mean, before anything is known of it; what that
+# weighs, in domains known to their own mean; bounds of the variance; and the parts of families
+# among each other and of domains in one.
+_SPREAD, _SPREAD_WEIGHT, _SPREAD_BOUNDS = 0.8, 20.0, (0.01, 1.5)
+_BETWEEN, _WITHIN = 0.65, 0.75
 _SMALLEST_RATE = 1e-3
+# How lessons move the score q along its curve: q ** rise * (1 - q) ** fall. A plain logistic has 1
+# and 1; low rates rise sooner than that (some tasks of a hard domain are easy) and high ones stall
+# sooner (a domain's ceiling is often below 1). Chosen on tuning worlds, see the design page.
+_RISE, _FALL = 0.5, 2.0
 
 
 @dataclass(slots=True)
@@ -136,9 +143,8 @@ class Evidence:
     def _filter(self, counts: BatchCounts, score: Floats, is_seen: NDArray[np.bool_]) -> None:
         """A Kalman filter of (level, rate): the level moves by rate times exposure.
 
-        Exposure is the spread of the trained groups times 4 q (1 - q): on a logistic curve, equal
-        lessons move a success rate q in proportion to q (1 - q), so the rate is a property of the
-        domain and not of where it stands.
+        Exposure is the spread of the trained groups times the slope of the curve where the domain
+        stands, so that the rate is a property of the domain and not of its level.
         """
         self.gap += 1.0
         step = np.where(is_seen, self.pending, 0.0)
@@ -148,9 +154,7 @@ class Evidence:
             self.level_variance + 2.0 * step * self.covariance + step**2 * self.rate_variance + walk
         )
         covariance = self.covariance + step * self.rate_variance
-        rate_variance = self.rate_variance + np.where(
-            is_seen, counts.scored_groups * _RATE_WALK, 0.0
-        )
+        rate_variance = self.rate_variance * 2.0 ** (counts.scored_groups / _RATE_LIFE)
         total = variance + self._noise(counts, level)
         wrong = np.where(is_seen, score - level, 0.0)
         gain_level = np.where(is_seen, variance / total, 0.0)
@@ -176,9 +180,11 @@ class Evidence:
     # Estimates
 
     def slope(self) -> Floats:
-        """Return 4 q (1 - q) of the estimated level: 1 in the middle of the curve."""
+        """Return how far a lesson moves the score at the estimated level, relative to the best."""
         q = np.clip(self.level, 0.02, 0.98)
-        return np.asarray(4.0 * q * (1.0 - q))
+        best = _RISE / (_RISE + _FALL)
+        top = best**_RISE * (1.0 - best) ** _FALL
+        return np.asarray(q**_RISE * (1.0 - q) ** _FALL / top)
 
     def is_known(self) -> NDArray[np.bool_]:
         """Return which domains have a scored sample."""
@@ -208,18 +214,21 @@ class Evidence:
         """Return each domain's response to training over the run's mean: (mean, deviation).
 
         Empirical Bayes on what the filters learnt beyond their prior: the run's mean, then the
-        family's shrunk towards it, then the domain's shrunk towards the family's.
+        family's shrunk towards it, then the domain's shrunk towards the family's. How far domains
+        differ is itself estimated, so that domains that are alike are not told apart by noise.
         """
         information = np.maximum(1.0 / self.rate_variance - 1.0 / _RATE_SD**2, 0.0)
         own = self.rate / self.rate_variance / np.maximum(information, 1e-12)
         mean = self._run_rate(information, own, 0.0)
-        mean = self._run_rate(information, own, (0.8 * mean) ** 2)
-        weight = information / (1.0 + information * (_DOMAIN_SPREAD * mean) ** 2)
-        precision = 1.0 / (_FAMILY_SPREAD * mean) ** 2
+        spread = self._rate_spread(information, own, mean)
+        mean = self._run_rate(information, own, (spread * mean) ** 2)
+        within, between = _WITHIN * spread * mean, _BETWEEN * spread * mean
+        weight = information / (1.0 + information * within**2)
+        precision = 1.0 / between**2
         family = (self.by_family(weight * own) + precision * mean) / (
             self.by_family(weight) + precision
         )
-        precision = 1.0 / (_DOMAIN_SPREAD * mean) ** 2
+        precision = 1.0 / within**2
         posterior = (information * own + precision * family) / (information + precision)
         deviation = 1.0 / np.sqrt(information + precision)
         return np.asarray(posterior / mean), np.asarray(deviation / mean)
@@ -229,6 +238,18 @@ class Evidence:
         weight = information / (1.0 + information * variance)
         mean = _all(weight * own) / np.maximum(_all(weight), 1e-9)
         return np.asarray(np.maximum(mean, _SMALLEST_RATE))
+
+    @staticmethod
+    def _rate_spread(information: Floats, own: Floats, mean: Floats) -> Floats:
+        """Return the standard deviation of true responses over their mean, by the moments of
+        DerSimonian and Laird (1986), averaged with the prior's by the information there is."""
+        total = np.maximum(_all(information), 1e-12)
+        excess = _all(information * (own - mean) ** 2) - (_all(information > 0) - 1.0)
+        scale = np.maximum(total - _all(information**2) / total, 1e-12)
+        relative = excess / scale / mean**2
+        known = _all(information * mean**2)
+        squared = (known * relative + _SPREAD_WEIGHT * _SPREAD**2) / (known + _SPREAD_WEIGHT)
+        return np.asarray(np.sqrt(np.clip(squared, *_SPREAD_BOUNDS)))
 
     def by_family(self, values: Floats) -> Floats:
         """Return the family's sum of ``values`` at each of its domains."""

@@ -219,6 +219,7 @@ class AdaptiveMixture:
         response, _ = evidence.response()
         columns = {
             "share": controller.shares,
+            "share_by_weight": controller.base,
             "share_reason": controller.reasons,
             "share_wish": controller.wishes,
             "level_estimate": evidence.level,

@@ -17,9 +17,6 @@ from educe.scheduling.evidence import Evidence
 Floats = NDArray[np.float64]
 
 _SMALLEST = 1e-3
-# Powers of the expected gain, chosen on the simulator's tuning worlds (design page 0010).
-_SPREAD_POWER = 1.0
-_ROOM_POWER = 0.5
 _RESPONSE_BOUNDS = (0.1, 3.0)
 
 
@@ -61,20 +58,19 @@ def regret(evidence: Evidence, optimism: float) -> Wish:
 def expected_gain(evidence: Evidence, optimism: float) -> Wish:
     """Wish by the score that a group is expected to add: signal, response to training, and room.
 
-    A domain's groups teach by their spread; on a logistic curve the lesson moves the score by
-    4 q (1 - q) at success rate q; the response is what this domain made of its lessons so far,
-    against the others.
+    A domain's groups teach by their spread; the curve says how far a lesson moves the score at the
+    domain's level; the response is what this domain made of its lessons so far, against the others.
     """
     spread = _spread(evidence, optimism)
     room = np.where(evidence.is_known(), evidence.slope(), 1.0)
     mean, deviation = evidence.response()
     response = np.clip(mean + optimism * deviation, *_RESPONSE_BOUNDS)
     factors = {
-        "signal": spread**_SPREAD_POWER,
-        "room": room**_ROOM_POWER,
+        "signal": spread,
+        "room": room,
         "response": response,
     }
-    return Wish(factors["signal"] * factors["room"] * factors["response"], factors)
+    return Wish(spread * room * response, factors)
 
 
 def unmoved(evidence: Evidence, optimism: float) -> Wish:
