@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from educe.config.loader import LoadedRecipe, join_problems
 from educe.config.settings import Recipe
 from educe.core.errors import EduceError, RecipeError
-from educe.preflight import batch, credit, data, machine, model, stages
+from educe.preflight import batch, credit, data, machine, mixing, model, stages
 from educe.preflight.estimate import Estimate, estimate_run
 from educe.preflight.plan import Plan, reinforce_algebra
 
@@ -29,6 +29,7 @@ _CHECKS: tuple[_Check, ...] = (
     data.resolve_domains,
     data.check_gold,
     batch.check_goal,
+    mixing.check_mixture,
     model.locate_model,
     stages.check_stages,
     stages.check_sizes,
