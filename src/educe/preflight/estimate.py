@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from educe.models.architectures import ModelShape
 from educe.preflight.plan import Plan
+from educe.preflight.stages import CHARACTERS_PER_TOKEN, keeps_preference_copy, samples
 
 BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 GIB = 1024**3
@@ -49,7 +50,7 @@ class Estimate:
 
     @property
     def state(self) -> int:
-        kept = ("weights", "gradients", "optimizer", "reference")
+        kept = ("weights", "gradients", "optimizer", "reference", "teacher")
         return sum(self.memory.get(k, 0) for k in kept)
 
 
@@ -74,6 +75,8 @@ def estimate_run(plan: Plan) -> Estimate | None:
     if recipe.guards.action == "rollback" and trains:
         # The last good one and its candidate.
         disk["guards"] = 2 * saved
+    if any(w.every and w.keep_best for w in (recipe.sft.watch, recipe.preference.watch)):
+        disk["best weights"] = 2 * trained * width
     return Estimate(total, trained, memory, disk)
 
 
@@ -90,7 +93,7 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
     compute = BYTES.get(recipe.model.compute_dtype, master)
     sampling = BYTES.get(recipe.engine.dtype, master)
     total, ranks = shape.num_parameters, recipe.run.ranks
-    trains = bool({"sft", "rl"} & set(recipe.stages))
+    trains = any(s != "eval" for s in recipe.stages)
     extra = trained if recipe.model.lora.rank else 0
     found = {"weights": ranks * (total + extra) * master}
     if trains:
@@ -98,11 +101,13 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
         found["gradients"] = ranks * trained * master
         found["optimizer"] = ranks * moments * trained * master
         found["activations"] = ranks * _activations(plan, shape, compute)
-        if plan.keeps_reference_copy:
+        if plan.keeps_reference_copy or keeps_preference_copy(plan):
             found["reference"] = ranks * total * master
+        if plan.teacher_shape is not None:
+            found["teacher"] = ranks * plan.teacher_shape.num_parameters * master
     if compute != master:
         found["compute copy"] = ranks * total * compute
-    if {"rl", "eval"} & set(recipe.stages):
+    if samples(recipe):
         found["key/value cache"] = _cache(plan, shape, sampling)
         copies = recipe.engine.workers or int(sampling != master)
         if copies:
@@ -135,9 +140,18 @@ def _largest_update(plan: Plan) -> int:
         if plan.domains
         else recipe.optimizer.micro_batch_tokens
     )
+    longest = max((s.longest for s in plan.example_sets.values()), default=0)
+    sequence = max(sequence if plan.domains else 0, round(longest / CHARACTERS_PER_TOKEN))
+    sequence = min(sequence, plan.context_length or sequence) or recipe.optimizer.micro_batch_tokens
     sequences = [1]
     if "sft" in recipe.stages:
         sequences.append(recipe.sft.batch_size)
+    if "preference" in recipe.stages:
+        sequences.append(2 * recipe.preference.batch_size)
+    if "rejection" in recipe.stages:
+        sequences.append(recipe.rejection.batch_size)
+    if "distillation" in recipe.stages:
+        sequences.append(recipe.distillation.prompts * recipe.distillation.group_size)
     if "rl" in recipe.stages:
         sequences.append(-(-recipe.rl.prompts // recipe.rl.updates) * recipe.rl.group_size)
     return sequence * max(sequences)

@@ -18,7 +18,7 @@ from educe.models.packaged_weights import PACKAGED, packaged_folder
 from educe.preflight.plan import Plan
 
 # Characters a token, counted low (see preflight.model): a row is rather thought too long.
-_CHARACTERS_PER_TOKEN = 2.5
+CHARACTERS_PER_TOKEN = 2.5
 
 
 def needs_domains(recipe: Recipe) -> bool:
@@ -56,6 +56,23 @@ def reference_kind(recipe: Recipe, before: Sequence[str]) -> str:
         return chosen
     is_first = all(stage_kind(name) == "eval" for name in before)
     return "adapter_off" if recipe.model.lora.rank and is_first else "precomputed"
+
+
+def keeps_preference_copy(plan: Plan) -> bool:
+    """Return whether a preference stage holds its reference as a second model."""
+    try:
+        needs = preference_of(plan.recipe.preference).needs_reference
+    except RecipeError:
+        return False
+    is_there = "preference" in plan.recipe.stages
+    return is_there and needs and plan.recipe.preference.reference == "copy"
+
+
+def samples(recipe: Recipe) -> bool:
+    """Return whether some stage samples from the model."""
+    kinds = set(recipe.stages)
+    mines = "preference" in kinds and recipe.preference.mine.prompts > 0
+    return mines or bool(kinds & {"rl", "eval", "rejection", "distillation"})
 
 
 # Checks
@@ -104,7 +121,7 @@ def _check_sets(plan: Plan, stage: str, data: Mapping[str, DataSettings]) -> Ite
             continue
         plan.example_sets[stage, name] = summary
         context = plan.recipe.model.context_length
-        if context and summary.longest > context * _CHARACTERS_PER_TOKEN:
+        if context and summary.longest > context * CHARACTERS_PER_TOKEN:
             action = "left out" if _too_long(plan.recipe, stage) == "skip" else "cut"
             plan.notes.append(
                 f"{key}: an example of {summary.longest} characters may be longer than the "
@@ -236,8 +253,8 @@ def _check_teacher(plan: Plan) -> Iterator[EduceError]:
         if difference:
             yield plan.error(
                 "distillation.teacher",
-                f"the teacher's tokenizer is not the policy's: {difference}. Its probabilities "
-                f"would be of other tokens; choose a teacher of the same family.",
+                f"the teacher's tokenizer is not the policy's: it has {difference}. Its "
+                "probabilities would be of other tokens; choose a teacher of the same family.",
             )
 
 
@@ -257,15 +274,15 @@ def tokenizer_difference(first: Path, second: Path) -> str:
     """
     one, other = _tokenizer(first), _tokenizer(second)
     if one is None or other is None:
-        return f"{first if one is None else second} has no readable tokenizer.json"
+        return f"no tokenizer.json that can be read in {first if one is None else second}"
     for part in ("vocabulary", "merges", "added tokens", "normalizer", "pre_tokenizer"):
         if one[part] == other[part]:
             continue
         if part in ("vocabulary", "added tokens"):
             odd = sorted(set(one[part].items()) ^ set(other[part].items()))[:2]
             shown = ", ".join(f"{token!r} = {number}" for token, number in odd)
-            return f"the {part} differ, e.g. {shown}"
-        return f"the {part} differ"
+            return f"other {part}, e.g. {shown}"
+        return f"other {part}"
     return ""
 
 
@@ -316,9 +333,10 @@ def supervised_weights(plan: Plan) -> dict[str, float]:
 
 
 def supervised_size(plan: Plan) -> int | None:
-    """Return the examples of an epoch of ``sft``; None for a stream."""
+    """Return the examples of an epoch of ``sft``; None for a stream and for rows that are bad."""
     sft = plan.recipe.sft
-    if any(own.streaming for own in sft.data.values()):
+    unknown = any(("sft", name) not in plan.example_sets for name in sft.data)
+    if unknown or any(own.streaming for own in sft.data.values()):
         return None
     weights = supervised_weights(plan)
     if not weights:
