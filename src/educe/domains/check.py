@@ -5,6 +5,8 @@
 - the gold attempt scores 1 on every task;
 - an empty completion, the gold attempt of *another* task, and the best *constant* attempt score at
   most the declared floor;
+- where the domain knows attempts to be paid without solving anything (``attacks(task)``), none of
+  them scores more than the floor, on any of the tasks they are tried on;
 - train, eval and screen have no content in common, item *i* is the same twice, and tasks survive
   JSON (scoring uses the round-tripped task, as a remote worker would).
 
@@ -31,6 +33,7 @@ MARGIN = 0.05
 TAIL = 1e-4
 GENERIC_ANSWERS = ("0", "1", "2", "-1", "True", "False", "Yes", "No", "A", "[]")
 _MAX_CONSTANTS = 12
+_MAX_ATTACKED = 8
 # Tasks of the small splits cost more draws (core.splits), so fewer of them are looked at.
 _SHARES = {Split.TRAIN: 1, Split.EVAL: 4, Split.SCREEN: 8}
 
@@ -43,6 +46,7 @@ class CheckReport:
     """What a check measured; ``problems`` is empty when the domain may be used.
 
     ``gold``, ``empty``, ``other_gold`` and ``constant`` are mean scores (None when not measured);
+    ``attack`` is the highest score of an attack, of ``num_attacks`` that were played;
     ``num_distinct_tasks`` estimates the distinct tasks of the train split from repeated ones, None
     when too few repeat.
     """
@@ -57,6 +61,8 @@ class CheckReport:
     other_gold: float | None = None
     constant: float | None = None
     constant_attempt: str = ""
+    attack: float | None = None
+    num_attacks: int = 0
     num_distinct_tasks: int | None = None
     task_ms: float = 0.0
     score_ms: float = 0.0
@@ -157,6 +163,7 @@ class _Check:
             if pairs:
                 measured["other_gold"] = self._pairs("the gold of another task", pairs)
         self._constant(train, attempts, measured)
+        self._attack(train, measured)
         for kind in ("empty", "other_gold", "constant"):
             self._compare(kind, measured.get(kind), len(train))
         measured["score_ms"] = 1e3 * self.score_s / max(1, self.num_scores)
@@ -273,6 +280,22 @@ class _Check:
         best = max(range(len(candidates)), key=means.__getitem__)
         measured["constant"] = self._mean("a constant attempt", train[half:], [candidates[best]])
         measured["constant_attempt"] = " ⏎ ".join(m.content for m in candidates[best])[:200]
+
+    def _attack(self, train: Sequence[Task], measured: dict[str, Any]) -> None:
+        """Play the domain's own list of cheats, if it has one, on tasks spread over the sample."""
+        attacks: Callable[[Task], Mapping[str, Attempt]] | None
+        attacks = getattr(self.domain, "attacks", None)
+        if attacks is None:
+            return
+        step = -(-len(train) // _MAX_ATTACKED)
+        pairs = [(task, item) for task in train[::step] for item in attacks(task).items()]
+        values = []
+        for task, (name, attempt) in pairs:
+            value = self._pairs(f"the attack {name!r}", [(task, attempt)])
+            values.append(value)
+            if value > self.domain.spec.floor:
+                self.problems.append(f"the attack {name!r} scores {value} on {task.task_id}")
+        measured["attack"], measured["num_attacks"] = max(values, default=0.0), len(values)
 
     def _mean(self, what: str, tasks: Sequence[Task], attempts: Sequence[Attempt]) -> float:
         pairs = [(task, attempt) for task in tasks for attempt in attempts]

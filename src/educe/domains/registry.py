@@ -32,6 +32,7 @@ PROVIDERS: tuple[str, ...] = (
     "educe.domains.builtin.instructions",
     "educe.domains.builtin.long_document",
     "educe.domains.builtin.python_functions",
+    "educe.domains.builtin.repo_repair",
     "educe.domains.builtin.stateful_tools",
 )
 
