@@ -12,6 +12,7 @@ from educe.config.settings import Recipe
 from educe.core.types import JSON, Group, TaskRequest
 from educe.rollout.integrity import check_integrity
 from educe.rollout.ledger import Ledger
+from educe.rollout.published_weights import checksums, load_checked
 from educe.rollout.remote import FleetSettings, RemoteRollout
 from educe.session import Session, build_session
 
@@ -104,7 +105,10 @@ class RemoteSource:
         for old in self._folder.glob("v*"):
             if old.name[1:].isdigit() and int(old.name[1:]) < self._version - 1:
                 shutil.rmtree(old, ignore_errors=True)
-        return {"file": str((target / "model.safetensors").resolve())}
+        return {
+            "file": str((target / "model.safetensors").resolve()),
+            "checksums": checksums(state),
+        }
 
     def _tied(self, merged_state: Any) -> dict[str, Any]:
         """Return the state with each storage once: tied heads are not written twice."""
@@ -145,14 +149,10 @@ class EngineServer:
         return self._session.runner.num_unfinished
 
     def publish(self, version: int, weights: JSON) -> None:
-        import torch
         from safetensors.torch import load_file
 
-        state = load_file(weights["file"])
         own = self._session.model.causal.state_dict()
-        with torch.no_grad():
-            for name, tensor in state.items():
-                own[name].copy_(tensor)
+        load_checked(own, load_file(weights["file"]), weights["checksums"])
         self._session.engine.publish(version)
 
     def close(self) -> None:

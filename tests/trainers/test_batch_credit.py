@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from educe.algorithms.advantages import centred_then_whitened, gdpo, reinforce_plus_plus
 from educe.algorithms.catalogue import BUNDLES, resolve_bundle
 from educe.config.algorithm_settings import ShapingSettings
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
 from educe.trainers.batch_credit import credit_batch
 from educe.trainers.credit import credit_group, has_raw_signal, rollout_metrics, training_samples
-from educe.trainers.shaping import RewardShaper, shaped_group
+from educe.trainers.shaping import RewardShaper, ShapedGroup, shaped_group
 from tests.trainers.made_groups import group, trajectory
 
 PLUS = resolve_bundle("reinforce_plus_plus", {"kl_coefficient": 0.0})
@@ -48,6 +49,30 @@ def test_whitening_is_over_all_action_tokens_of_the_batch(bundle):
     raw = [credit_group(g, bundle) for g in groups]
     plain = tokens(raw)
     assert np.allclose(whole, (plain - plain.mean()) / np.sqrt(plain.var() + 1e-8))
+
+
+def test_the_stage_gives_what_the_published_functions_give():
+    """Whole batches by ``advantages``, which know nothing of trajectories, against the stage."""
+    scores, lengths = [[1.0, 0.0, 0.5], [0.0, 1.0]], [[2, 5, 3], [4, 1]]
+    groups = [made(s, n, number=i) for i, (s, n) in enumerate(zip(scores, lengths, strict=True))]
+    rewards, masks = [], []
+    for own, sizes in zip(scores, lengths, strict=True):
+        for score, size in zip(own, sizes, strict=True):
+            rewards.append(np.zeros(size))
+            rewards[-1][-1] = score
+            masks.append(np.ones(size, bool))
+    want = np.concatenate(reinforce_plus_plus(rewards, masks))
+    assert np.allclose(tokens(credit_batch(groups, {"d": PLUS})), want)
+    everyone = [(np.array(s), np.ones(len(s), bool)) for s in scores]
+    centred = credit_batch(groups, {"d": CENTRED})
+    for got, expected in zip(centred, centred_then_whitened(everyone, lengths), strict=True):
+        assert np.allclose(got.advantages_G, expected)
+    parts = [np.array([s, np.square(s)]) for s in scores]
+    several = [(p, np.ones(p.shape[1], bool)) for p in parts]
+    shaped = [ShapedGroup(p.sum(0), p, (1.0, 2.0), ("score", "square")) for p in parts]
+    found = credit_batch(groups, {"d": BUNDLES["gdpo"]}, shaped)
+    for got, expected in zip(found, gdpo(several, [1.0, 2.0]), strict=True):
+        assert np.allclose(got.advantages_G, expected)
 
 
 def test_whitening_over_samples_counts_each_completion_once():

@@ -332,10 +332,14 @@ class TaskRequest:
     max_turns: int = 1
     num_greedy: int = 0
 
+    @property
+    def num_sampled(self) -> int:
+        """Samples that are no greedy baseline; they come first."""
+        return self.num_samples - self.num_greedy
+
     def temperature_of(self, sample_index: int) -> float:
         """Return the temperature of one sample: 0 for a greedy one."""
-        is_greedy = sample_index >= self.num_samples - self.num_greedy
-        return 0.0 if is_greedy else self.temperature
+        return self.temperature if sample_index < self.num_sampled else 0.0
 
     def to_json(self) -> dict[str, JSON]:
         return {**dataclasses.asdict(self), "split": str(self.split)}

@@ -59,14 +59,14 @@ class GroupCredit:
     @property
     def has_spread(self) -> bool:
         """Whether the raw scores of what was sampled differ."""
-        sampled = self.rewards_G[: self.num_sampled]
+        sampled = self.rewards_G[: self.group.request.num_sampled]
         scores = np.array([np.nan if r is None else r for r in sampled], np.float64)
         return has_spread(scores, np.isfinite(scores))
 
     @property
     def num_sampled(self) -> int:
         """Samples that are no greedy baseline; they come first."""
-        return len(self.rewards_G) - self.group.request.num_greedy
+        return self.group.request.num_sampled
 
 
 def credit_group(
@@ -87,11 +87,10 @@ def credit_group(
             ``reference_logprobs`` for a KL in the reward, ``values`` for GAE.
         kl_coefficient: of the KL in the reward; None takes the bundle's.
     """
-    request = group.request
     raw = tuple(t.score.value for t in group.trajectories)
     rewards = np.array([np.nan if r is None else r for r in raw], np.float64)
     trained = rewards if shaped is None else np.where(np.isnan(rewards), np.nan, shaped.rewards_G)
-    sampled = np.arange(len(raw)) < request.num_samples - request.num_greedy
+    sampled = np.arange(len(raw)) < group.request.num_sampled
     parts = trained[None] if shaped is None else shaped.parts_KG
     weights = (1.0,) if shaped is None else shaped.weights_K
     in_baseline = np.isfinite(trained) & sampled
@@ -108,7 +107,7 @@ def credit_group(
         in_baseline,
         bundle,
         parts=(parts, weights),
-        num_greedy=request.num_greedy,
+        num_greedy=group.request.num_greedy,
         kl_coefficient=bundle.kl_coefficient if kl_coefficient is None else kl_coefficient,
     )
     in_loss = [

@@ -81,7 +81,7 @@ def group_result(group: Group) -> GroupResult:
         order=group.request.request_id,
         domain=group.request.domain,
         index=group.request.index,
-        rewards=tuple(t.score.value for t in group.trajectories),
+        rewards=tuple(t.score.value for t in group.trajectories[: group.request.num_sampled]),
         tokens=prompt + sum(t.num_completion_tokens for t in group.trajectories),
     )
 

@@ -123,8 +123,7 @@ class RewardShaper:
 
 def _sampled(group: Group, shaped: ShapedGroup) -> FloatArray:
     """The rewards of what was sampled, without the greedy baseline."""
-    request = group.request
-    return shaped.rewards_G[: request.num_samples - request.num_greedy]
+    return shaped.rewards_G[: group.request.num_sampled]
 
 
 def _score(trajectory: Trajectory, settings: ShapingSettings) -> float:

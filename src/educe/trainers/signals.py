@@ -57,13 +57,11 @@ def action_streams(
 
 
 def _is_needed(group: Group, sample: int, trajectory: Trajectory, bundle: Bundle) -> bool:
-    request = group.request
-    is_greedy = sample >= request.num_samples - request.num_greedy
     return (
         (bundle.kl_in_reward or bundle.needs_values)
         and trajectory.score.is_scored
         and trajectory.num_completion_tokens > 0
-        and not is_greedy
+        and sample < group.request.num_sampled
     )
 
 

@@ -23,7 +23,10 @@ from educe.algorithms.advantages import (
     length_weighted_baseline,
     multi_reward,
     over_greedy,
+    penalised_score,
     process_rewards,
+    token_rewards,
+    with_kl_penalty,
 )
 from educe.algorithms.catalogue import Bundle
 from educe.core.types import Trajectory
@@ -110,10 +113,12 @@ class Attempt:
 
         Less ``kl_coefficient`` times each token's KL.
         """
-        rewards = np.zeros(self.num_tokens)
-        for place, value in (*self.steps, (self.num_tokens - 1, self.reward)):
-            rewards[place] += value
-        return rewards - kl_coefficient * self.kl(estimator) if kl_coefficient else rewards
+        places, values = zip(*self.steps, (self.num_tokens - 1, self.reward), strict=True)
+        rewards = token_rewards(places, values, self.num_tokens)
+        if not kl_coefficient:
+            return rewards
+        everything = np.ones(self.num_tokens, np.bool_)
+        return with_kl_penalty(rewards, everything, self.kl(estimator), kl_coefficient)
 
 
 def assign_credit(
@@ -147,7 +152,8 @@ def assign_credit(
     scores = np.array([a.reward for a in attempts], np.float64)
     if weight:
         for i in np.flatnonzero(in_baseline_G).tolist():
-            scores[i] -= weight * float(attempts[i].kl(bundle.kl_estimator).sum())
+            kl = attempts[i].kl(bundle.kl_estimator)
+            scores[i] = penalised_score(scores[i], np.ones(len(kl), np.bool_), kl, weight)
     values = _group_credit(scores, in_baseline_G, bundle, attempts, parts, num_greedy)
     return [Credit(float(v)) for v in values]
 
