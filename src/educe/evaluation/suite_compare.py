@@ -98,9 +98,9 @@ def compare_suites(
         for old, new in pairs
     ]
     flat = [m for measures in found for m in measures]
-    tested = [m for m in flat if m.after.direction and m.p_value is not None]
-    adjusted = iter(benjamini_hochberg([m.p_value for m in tested]).tolist() if tested else [])
-    q_by_id = {id(m): next(adjusted) for m in tested}
+    tested = [(m, m.p_value) for m in flat if m.after.direction and m.p_value is not None]
+    adjusted = benjamini_hochberg([p for _, p in tested]).tolist() if tested else []
+    q_by_id = {id(m): q for (m, _), q in zip(tested, adjusted, strict=True)}
     dimensions = []
     for (old, new), measures in zip(pairs, found, strict=True):
         q_values = {m.name: q_by_id.get(id(m), 1.0) for m in measures}

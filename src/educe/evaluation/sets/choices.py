@@ -24,6 +24,7 @@ _NAMED = re.compile(
     r"\s*:?\s*[*_\"(\[]*([A-Z])\b(?=[\s.):\]*_\"',;]|$)",
     re.IGNORECASE,
 )
+_HEDGED = re.compile(r"\b([A-Z])\s+or\b|\bor\s+([A-Z])\b(?!\w)")
 _LINE = re.compile(r"^[\s*_(\[]*([A-Z])\s*[.):\]]", re.MULTILINE)
 _WORD = re.compile(r"[a-z]+")
 
@@ -71,6 +72,9 @@ def named_option(text: str, options: Sequence[str]) -> str | None:
 
 def _letter(source: str, letters: Sequence[str], options: Sequence[str]) -> str | None:
     source = source.strip()
+    hedged = {g for m in _HEDGED.finditer(source) for g in m.groups() if g in letters}
+    if hedged:
+        return None
     marked = _MARKED.match(source)
     if marked and marked.group(1) in letters:
         rest = [m.group(1).upper() for m in _NAMED.finditer(source)]

@@ -11,6 +11,7 @@ import ast
 import gzip
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -88,8 +89,11 @@ def humaneval_source(task: Task, text: str) -> str | None:
     if defines(code, name):
         start = prompt.rfind(f"def {name}(")
         return f"{prompt[:start]}\n{code}"
-    body = prompt + code
-    return body if code.strip() and defines(body, name) else None
+    if not code.strip():
+        return None
+    # A bare body lost the first line's indentation with the white space around the text.
+    bodies = (f"    {code}", textwrap.indent(code, "    "), code)
+    return next((prompt + b for b in bodies if defines(prompt + b, name)), None)
 
 
 def grade_humaneval(task: Task, text: str, services: Services) -> Score:

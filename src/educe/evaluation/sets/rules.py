@@ -25,7 +25,7 @@ Arguments = Mapping[str, Any]
 Check = Callable[[str, Arguments], bool]
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
-_SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+")
+_SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’)\]]))\s+")
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\d[\d,]*(?:\.\d+)?(?![\w])")
 _CONJUNCTIONS = frozenset({"and", "but", "for", "nor", "or", "so", "yet"})
 _COUNTS = (1, 2, 3, 5, 7)
