@@ -231,10 +231,9 @@ class ShareController:
             is_stronger = np.abs(logs) > strongest
             reasons = np.where(is_stronger, np.where(logs > 0, int(more), int(less)), reasons)
             strongest = np.where(is_stronger, np.abs(logs), strongest)
-        is_low = np.isin(reasons, (Reason.LESS_SIGNAL, Reason.LESS_ROOM))
-        is_known = evidence.is_known()
-        reasons = np.where(is_low & is_known & (evidence.level > 0.9), Reason.SOLVED, reasons)
-        reasons = np.where(is_low & is_known & (evidence.level < 0.03), Reason.HOPELESS, reasons)
+        is_low = evidence.is_known() & (self.shares < 0.9 * base)
+        reasons = np.where(is_low & (evidence.level > 0.9), Reason.SOLVED, reasons)
+        reasons = np.where(is_low & (evidence.level < 0.03), Reason.HOPELESS, reasons)
         reasons = np.where(evidence.groups < 2, Reason.NEW, reasons)
         is_unscored = evidence.missing > 0.5 * np.maximum(evidence.groups, 1.0)
         reasons = np.where(is_unscored, Reason.UNSCORED, reasons)
