@@ -66,6 +66,9 @@ def closed_form(loss: Preference, row: int, policy: Any = POLICY) -> float:
         value = -(1 - e) * log_sigmoid(loss.beta * h) - e * log_sigmoid(-loss.beta * h)
     elif loss.name == "ipo":
         value = (h - 1 / (2 * loss.beta)) ** 2
+    elif loss.name == "ipo_mean":
+        h = (c - rc) / LENGTHS[row, 0] - (r - rr) / LENGTHS[row, 1]
+        value = (h - 1 / (2 * loss.beta)) ** 2
     elif loss.name == "simpo":
         value = -log_sigmoid(loss.beta * (mean_c - mean_r) - loss.margin)
     elif loss.name == "orpo":
@@ -218,6 +221,9 @@ def direct_gradient(model: LoadedModel, loss: Preference, reference: Any) -> Ten
         if loss.name in ("dpo", "ipo"):
             function = dpo if loss.name == "dpo" else ipo
             value = function(c, r, *known, beta=loss.beta)
+        elif loss.name == "ipo_mean":
+            means = [x / lengths[row, i] for i, x in enumerate(known)]
+            value = ipo(mean_c, mean_r, *means, beta=loss.beta)
         elif loss.name == "kto":
             value = kto(c, known[0], torch.tensor([case.is_wanted]), z, beta=loss.beta)
         else:

@@ -74,6 +74,13 @@ PREFERENCES: dict[str, Preference] = {
             takes=("beta",),
         ),
         Preference(
+            "ipo_mean",
+            "(mean h(c) - mean h(r) - {target})^2",
+            "Azar et al. 2023, arXiv 2310.12036, with means over tokens (as its authors' runs)",
+            beta=0.1,
+            takes=("beta",),
+        ),
+        Preference(
             "kto",
             "{wanted} (1 - sigmoid({beta} (h - z))) where wanted, "
             "{unwanted} (1 - sigmoid({beta} (z - h))) where not; "

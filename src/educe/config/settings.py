@@ -178,7 +178,7 @@ class MiningSettings(Section):
 class PreferenceSettings(Section):
     """[preference] Empty values take the loss's published default."""
 
-    loss: str = Field("dpo", description="dpo, ipo, kto, orpo or simpo.")
+    loss: str = Field("dpo", description="dpo, ipo, ipo_mean, kto, orpo or simpo.")
     beta: float | None = Field(None, gt=0, description="Strength of the pull to the reference.")
     label_smoothing: float = Field(
         0.0, ge=0, lt=0.5, description="Share of flipped labels supposed (DPO)."
@@ -225,6 +225,11 @@ class DistillationSettings(Section):
     )
     coefficient: float = Field(1.0, gt=0, description="Weight of the reverse KL a token.")
     limit: float = Field(20.0, gt=0, description="Largest log-ratio to the teacher that counts.")
+    baseline: Literal["others", "none"] = Field(
+        "others",
+        description="What a token's log-ratio is compared with: the mean of the batch's other "
+        "completions (less variance, same expected gradient), or nothing.",
+    )
     minutes: float = Field(0.0, ge=0, description="Wall-clock budget of the stage; 0 is none.")
 
 

@@ -40,9 +40,11 @@ def stage_losses(plan: Plan) -> list[dict[str, JSON]]:
         told += _preference(plan)
     if "distillation" in recipe.stages:
         own = recipe.distillation
+        others = " - mean of the other completions" if own.baseline == "others" else ""
         formula = (
-            f"loss = token-mean[ -A log policy ], A = {own.coefficient:.12g} sg(log teacher - "
-            f"log policy), |log-ratio| <= {own.limit:.12g}, on what the policy samples"
+            f"loss = token-mean[ -A log policy ] on what the policy samples, "
+            f"A = {own.coefficient:.12g} sg(d{others}), d = log teacher - log policy, "
+            f"|d| <= {own.limit:.12g}"
         )
         paper = "Agarwal et al. 2023, arXiv 2306.13649; Gu et al. 2023, arXiv 2306.08543"
         told.append(

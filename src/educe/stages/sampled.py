@@ -31,9 +31,11 @@ def rejection_stage(parts: StageParts) -> TrainingStage:
     items = [item for name in sorted(kept) for item in kept[name]]
     if not items:
         raise DomainError(
-            f"the stage {parts.name} keeps nothing: none of {len(groups)} x {settings.group_size} "
-            f"completions has a score of {settings.min_score:g} or more. Lower "
-            f"rejection.min_score, raise rejection.group_size, or train with sft first"
+            f"the stage {parts.name} keeps nothing: of {len(groups)} x {settings.group_size} "
+            f"completions {_num_good(groups, settings.min_score)} reach a score of "
+            f"{settings.min_score:g}, all of them cut by the token limit. Lower "
+            f"rejection.min_score, raise rejection.group_size or max_completion_tokens, or train "
+            f"with sft first"
         )
     sources = {"kept": ListSource(items)}
     feed = IndexedFeed(sources, {"kept": 1.0}, len(items), settings.batch_size, seed)
@@ -54,6 +56,11 @@ def rejection_stage(parts: StageParts) -> TrainingStage:
         version=lambda: parts.version,
         progress=lambda: {"loop": loop.progress()},
     )
+
+
+def _num_good(groups: list[Group], min_score: float) -> int:
+    values = [t.score.value for g in groups for t in g.trajectories]
+    return sum(value is not None and value >= min_score for value in values)
 
 
 def _as_is(_origin: str, item: Item) -> Item | None:

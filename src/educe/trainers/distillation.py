@@ -24,11 +24,6 @@ from educe.trainers.optimizers import learning_rate_at
 from educe.trainers.sampling import TaskSampler, group_metrics
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
 
-FORMULA = (
-    "loss = token-mean[ -sg(min(policy/proximal, 5)) A log policy ],  "
-    "A = {coefficient:.12g} sg(log teacher - log policy), |log-ratio| <= {limit:.12g}"
-)
-
 
 def distillation_samples(groups: Sequence[Group]) -> list[TrainingSample]:
     """Return all sampled tokens as samples; each weighs 1 / all sampled tokens of the batch.
@@ -89,6 +84,8 @@ class DistillationLoop:
             self.state.settings.micro_batch_tokens,
             self.state.compute_dtype,
         )
+        if settings.baseline == "others":
+            fill_baseline(samples, settings.limit)
         loss = partial(
             on_policy_distillation, coefficient=settings.coefficient, limit=settings.limit
         )
@@ -114,6 +111,24 @@ class DistillationLoop:
         self.sampler.restore(saved["sampler"])
         self.version = saved["version"]
         self.num_completion_tokens = saved["completion_tokens"]
+
+
+def fill_baseline(samples: Sequence[TrainingSample], limit: float) -> None:
+    """Write each completion's baseline: the mean log-ratio to the teacher of all others' tokens.
+
+    From the log-probabilities it was sampled with, counted over the whole batch before any cut.
+    Sequences of one completion (turns rendered afresh) count as others of each other.
+    """
+    sums, counts = [], []
+    for sample in samples:
+        gap = sample.streams["teacher_logprobs"] - sample.streams["behaviour_logprobs"]
+        sums.append(float(gap[sample.mask].clip(-limit, limit).sum()))
+        counts.append(sample.num_trained)
+    total, number = sum(sums), sum(counts)
+    for sample, own, count in zip(samples, sums, counts, strict=True):
+        others = number - count
+        value = (total - own) / others if others else 0.0
+        sample.streams["baseline"] = np.full(len(sample.token_ids), value)
 
 
 def teacher_gap(samples: Sequence[TrainingSample]) -> Tally:

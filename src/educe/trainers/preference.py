@@ -107,9 +107,15 @@ def _pair_loss(
         against: dict[str, Callable[..., Tensor]] = {
             "dpo": partial(dpo, beta=loss.beta, label_smoothing=loss.label_smoothing),
             "ipo": partial(ipo, beta=loss.beta),
+            "ipo_mean": partial(ipo, beta=loss.beta),
         }
         inner = against[loss.name]
-        by_name[loss.name] = lambda c, r: inner(c, r, known[:, 0], known[:, 1])
+        # The same formula on log-probabilities a token.
+        per_side = lengths if loss.name == "ipo_mean" else torch.ones_like(lengths)
+        sides = known / per_side
+        by_name[loss.name] = lambda c, r: inner(
+            c / per_side[:, 0], r / per_side[:, 1], sides[:, 0], sides[:, 1]
+        )
     chosen = by_name[loss.name]
     if not loss.sft_weight:
         return chosen

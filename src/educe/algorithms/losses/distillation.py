@@ -34,14 +34,18 @@ def on_policy_distillation(
     """-sg(min(r, cap)) A log p with A = coefficient * sg(log teacher - log policy).
 
     The policy gradient of KL(policy || teacher) per token (MiniLLM, arXiv 2306.08543; GKD, arXiv
-    2306.13649), r = policy / proximal. ``limit`` bounds |A| / coefficient. Where the teacher's
+    2306.13649), r = policy / proximal. ``limit`` bounds the log-ratio. Where the teacher's
     stream is NaN the token is left out.
     """
     teacher_N = streams["teacher_logprobs"]
     held = policy_logprobs_N.detach()
     known = ~teacher_N.isnan()
     gap = torch.where(known, teacher_N - held, torch.zeros_like(held))
-    advantage = coefficient * gap.clamp(-limit, limit)
+    centred = gap.clamp(-limit, limit)
+    if "baseline" in streams:
+        # What does not depend on the token takes variance and no mean from the gradient.
+        centred = torch.where(known, centred - streams["baseline"], centred)
+    advantage = coefficient * centred
     ratio = bounded_ratio(held - proximal_logprobs(policy_logprobs_N, streams))
     loss = -ratio.clamp(max=weight_cap) * advantage * policy_logprobs_N
     return TokenLoss(loss, {"ratio": ratio, "teacher_gap": -gap})
