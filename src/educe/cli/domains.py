@@ -1,4 +1,4 @@
-"""``educe domains``: list, search, show and check domains."""
+"""``educe domains``: list, search, show, check and audit domains."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from educe.cli.domain_audit import add_audit_actions
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
 from educe.core.protocols import DomainSpec, Services
@@ -49,6 +50,7 @@ def add_parser(subparsers: Any) -> None:
         help="do not compare with the tasks that a second Python process makes",
     )
     _add_settings(check)
+    add_audit_actions(actions)
     _action(actions, "excluded", _excluded, "families that are known but not offered, and why")
 
 

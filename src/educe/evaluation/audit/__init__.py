@@ -1,0 +1,1 @@
+"""Audit of graders and data: wrong accepts and rejects, leaks, and who looked."""
