@@ -25,6 +25,7 @@ from lock import quiet_machine
 from works import WORKS, write_prompts
 
 HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "speed.md"
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def run(given: argparse.Namespace) -> int:
             results[row.name] = as_json(measured)
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            PAGE.write_text(page(results), encoding="utf-8")
             print(line_of(row.name, results[row.name]), flush=True)
     return 0
 
@@ -250,6 +252,39 @@ def line_of(name: str, result: dict[str, Any]) -> str:
     if result["ours_gb"] is not None:
         text += f", peak {shown(result['ours_gb'])} GB against {shown(result['peer_gb'])} GB"
     return text + (f"  [{result['note']}]" if result["note"] else "")
+
+
+def page(results: dict[str, Any]) -> str:
+    """Return docs/speed.md."""
+    lines = [
+        "# Speed",
+        "",
+        "Written by `python benchmarks/speed.py`; medians of alternating runs in one go, 2 CPU cores,",
+        "SmolLM2-135M-Instruct. W1: 8 prompts x 8 completions of at most 128 tokens, temperature 1.",
+        "W2: 4 prompts of 2,048 tokens x 8 completions of at most 64. Tokens are completed tokens, up",
+        "to and with the end token. A row without a figure says why.",
+        "",
+        "| row | work | educe | peer | ratio | wanted | peak memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, r in results.items():
+        cells = [
+            name,
+            r["work"],
+            f"{r['ours']}: {_number(r['ours_value'])} {r['unit']}",
+            f"{r['peer']}: {_number(r['peer_value'])} {r['unit']}",
+            "-" if r["ratio"] is None else f"{r['ratio']:.2f}x",
+            f"{r['target']}x",
+            "-"
+            if r["ours_gb"] is None
+            else f"{_number(r['ours_gb'])} / {_number(r['peer_gb'])} GB",
+        ]
+        lines.append("| " + " | ".join(cells) + " |" + (f" {r['note']}" if r["note"] else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 if __name__ == "__main__":
