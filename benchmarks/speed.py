@@ -261,7 +261,7 @@ def page(results: dict[str, Any]) -> str:
         "",
         "Written by `python benchmarks/speed.py`: medians of alternating runs in one go, 2 cores,",
         "SmolLM2-135M-Instruct. W1: 8 prompts x 8 completions of at most 128 tokens, temperature",
-        "1. W2: 4 prompts of 2,048 tokens x 8 completions of at most 64. Tokens are completed ones,",
+        "1. W2: 4 prompts of 2,048 tokens x 8 completions of at most 64. Completed tokens count,",
         "up to and with the end token. A row without a figure says why.",
         "",
         "| row | work | educe | peer | ratio | wanted | peak memory |",
