@@ -109,9 +109,12 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
         found["compute copy"] = ranks * total * compute
     if samples(recipe):
         found["key/value cache"] = _cache(plan, shape, sampling)
-        copies = recipe.engine.workers or int(sampling != master)
+        # The fused forward packs copies, and the head apart from the embedding it is tied to.
+        packs = recipe.engine.forward == "auto" and recipe.run.mode != "exact"
+        copies = recipe.engine.workers or int(packs or sampling != master)
         if copies:
-            found["engine weights"] = copies * total * sampling
+            head = shape.vocabulary * shape.width if packs and shape.is_tied else 0
+            found["engine weights"] = copies * (total + head) * sampling
     processes = ranks + recipe.engine.workers
     found["runtime"] = processes * _RUNTIME_BYTES + recipe.rl.score_workers * _WORKER_BYTES
     return found
