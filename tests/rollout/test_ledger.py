@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -220,6 +222,8 @@ def test_places_cover_every_epoch_once(position: int, size: int) -> None:
 class Histories(RuleBasedStateMachine):
     """Random lives of orders, with restarts from the state at any moment, against a plain model."""
 
+    seen: ClassVar[Counter[str]] = Counter()  # what the histories came to, over all of them
+
     @initialize()
     def begin(self) -> None:
         self.ledger = Ledger()
@@ -251,12 +255,21 @@ class Histories(RuleBasedStateMachine):
         self.ledger.mark_scored(chosen)
         self.model[chosen] = "scored"
 
+    @precondition(lambda self: self._ids("running", "issued"))
+    @rule()
+    def score_all(self) -> None:
+        """A batch is seldom complete by single scores alone."""
+        for order in self._ids("running", "issued"):
+            self.ledger.mark_scored(order)
+            self.model[order] = "scored"
+
     @precondition(lambda self: self._ids("issued", "running", "scored"))
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         chosen = data.draw(st.sampled_from(self._ids("issued", "running", "scored")))
         self.ledger.mark_dropped([chosen], "stale")
         self.model[chosen] = "dropped"
+        self.seen["dropped"] += 1
 
     @rule(count=st.integers(1, 4))
     def train(self, count: int) -> None:
@@ -267,10 +280,12 @@ class Histories(RuleBasedStateMachine):
             self.ledger.mark_trained(due, step=self.step)
             self.trained += due
             self.model |= dict.fromkeys(due, "trained")
+            self.seen["trained"] += 1
             self.step += 1
         else:
             with pytest.raises(LedgerError):
                 self.ledger.mark_trained(due, step=self.step)
+            self.seen["refused"] += 1
 
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
@@ -283,6 +298,8 @@ class Histories(RuleBasedStateMachine):
         for lost in self._ids("running", "scored"):
             if lost not in kept:
                 self.model[lost] = "issued"
+                self.seen["lost"] += 1
+        self.seen["restarted"] += 1
         assert again == self._ids("issued")
 
     @invariant()
@@ -299,6 +316,11 @@ class Histories(RuleBasedStateMachine):
 
 
 def test_any_history_keeps_the_books() -> None:
+    """The assertions are in ``Histories``; here, that the histories came to what they are for."""
+    Histories.seen.clear()
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Histories, settings=settings(max_examples=25, stateful_step_count=30, deadline=None)
+    )
+    assert all(Histories.seen[k] for k in ("trained", "refused", "dropped", "lost", "restarted")), (
+        Histories.seen
     )

@@ -268,8 +268,11 @@ def test_children_of_a_killed_checker_are_killed_too(pool: ScoringPool) -> None:
         return bool(children)
 
     wait_until(has_child)
-    collect(pool)
+    found = collect(pool)["k"]
+    assert isinstance(found, Score) and found.value is None, "the checker was killed, not done"
+    assert children
     wait_until(lambda: not any(_is_alive(c.pid) for c in children))
+    assert not any(_is_alive(c.pid) for c in children)
 
 
 def test_scorers_run_in_a_main_thread_without_torch(pool: ScoringPool) -> None:
@@ -443,8 +446,10 @@ def test_a_forgotten_pool_ends_its_workers() -> None:
     pool = ScoringPool(DOMAINS)
     score(pool, task_that("judge"))
     pids = pool.worker_pids()
+    assert pids and all(_is_alive(p) for p in pids)
     del pool
     wait_until(lambda: not any(_is_alive(p) for p in pids))
+    assert not any(_is_alive(p) for p in pids)
 
 
 def test_a_closed_pool_refuses_work() -> None:
