@@ -71,7 +71,7 @@ class StageGuard:
         if self.state.collectives.rank == 0:
             from educe.trainers.step_limits import are_finite
 
-            is_sound = are_finite([p for _, p in self.state.model.trainable()])
+            is_sound = are_finite([p for _, p in self.state.trainable()])
             found = self.watch.observe(values, are_weights_finite=is_sound)
         is_back = self._act(number, found)
         if is_back:
@@ -172,7 +172,8 @@ class StageGuard:
     def _go_back(self, name: str) -> None:
         from educe.trainers.checkpoint import load_checkpoint
 
-        # Steps are counted on: later checkpoints must sort after earlier ones.
-        step = self.state.step
+        # Steps are counted on, since later checkpoints must sort after earlier ones; a refreshed
+        # reference stays with the loop that made it.
+        step, frozen = self.state.step, self.state.frozen
         load_checkpoint(self.checkpoints.folder / name, self.state)
-        self.state.step = step
+        self.state.step, self.state.frozen = step, frozen

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import string
+
 from educe.core.protocols import DomainBase, DomainSpec
-from educe.core.types import Score, Task, user
+from educe.core.types import Score, Split, Task, assistant, user
 
 
 class Letters(DomainBase):
@@ -20,3 +22,32 @@ class Letters(DomainBase):
 
 def domain() -> Letters:
     return Letters()
+
+
+class DistinctLetters(Letters):
+    """Six different letters: one letter again and again, as after a collapse, is little."""
+
+    spec = DomainSpec("letters", "letters", "text", "Write six different lower-case letters.")
+
+    def demonstration(self, task):
+        return (assistant("".join(chr(97 + (task.index * 7 + i * 11) % 26) for i in range(6))),)
+
+    def score(self, task, state, transcript, services):
+        found = {c for c in transcript[-1].content[:6] if c in string.ascii_lowercase}
+        return Score.graded(len(found) / 6)
+
+
+class FlippedLetters(DistinctLetters):
+    """Pays for the opposite in training; held-out and screen tasks are scored as they should."""
+
+    def score(self, task, state, transcript, services):
+        right = super().score(task, state, transcript, services)
+        return Score.graded(1.0 - right.value) if task.split is Split.TRAIN else right
+
+
+class LoudLetters(DistinctLetters):
+    """Pays a hundred times as much in training."""
+
+    def score(self, task, state, transcript, services):
+        right = super().score(task, state, transcript, services)
+        return Score.graded(100.0 * right.value) if task.split is Split.TRAIN else right

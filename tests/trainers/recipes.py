@@ -37,3 +37,29 @@ def tiny_recipe(folder: Path, out: Path, /, **sections: Any) -> LoadedRecipe:
         else:
             raw[section] = values
     return LoadedRecipe(Recipe.model_validate(raw))
+
+
+def tools_recipe(folder: Path, out: Path, world: str = "") -> LoadedRecipe:
+    """A recipe with a multi-turn domain; a short lesson first, so that turns end by themselves."""
+    oracle = {"function": "tests.trainers.worlds:Oracle", "options": {"world": world}}
+    return tiny_recipe(
+        folder,
+        out,
+        domains={"oracle": oracle, "arithmetic/add/tiny": {}},
+        sft={"steps": 12, "num_tasks": 24, "learning_rate": 1e-2},
+        rl={"prompts": 3, "max_completion_tokens": 8},
+    )
+
+
+def timeouts_recipe(folder: Path, out: Path) -> LoadedRecipe:
+    """A recipe in which some answers are never scored in time."""
+    return tiny_recipe(
+        folder,
+        out,
+        stages=["rl"],
+        domains={"sleepy": {"function": "tests.trainers.worlds:Sleepy"}},
+        rl={"steps": 3, "score_timeout_s": 5.0, "score_workers": 2},
+    )
+
+
+RECIPES = {"plain": tiny_recipe, "tools": tools_recipe, "time-outs": timeouts_recipe}

@@ -19,7 +19,7 @@ from educe.core.stopping import StopRequested, StopSignal
 from educe.core.types import Split
 from educe.observability.run_store import RunStore
 from tests.trainers.letters import Letters
-from tests.trainers.recipes import tiny_recipe
+from tests.trainers.recipes import tiny_recipe, tools_recipe
 
 GOAL = {"targets": {"arithmetic/add/tiny": 0.0}, "check_every": 2, "tasks": 2}
 
@@ -147,7 +147,7 @@ def test_adapters_with_a_reference_resume_bitwise(tiny_folder: Path, tmp_path: P
         "model": {"lora": {"rank": 4}},
         "algorithm": {"kl_coefficient": 0.1},
         "sft": {"steps": 2},
-        "rl": {"group_size": 6},
+        "rl": {"group_size": 6, "updates": 1},
     }
     whole = train(tiny_recipe(tiny_folder, tmp_path / "whole", **options), announce=quiet)
     rows = RunStore.open(whole.folder).metrics("rl")
@@ -259,3 +259,30 @@ def test_a_signal_while_weights_are_written_for_workers_loses_nothing(
     assert [row.step for row in store.metrics("rl")] == [0, 1]
     keys = [(s.body["request_id"], s.body["sample_index"]) for s in store.samples()]
     assert len(keys) == len(set(keys)) == 2 * 2 * 4
+
+
+def test_what_tools_and_scorers_said_is_not_asked_again(tiny_folder: Path, tmp_path: Path) -> None:
+    """A kill between checkpoints; asked again on another day, this world answers otherwise."""
+
+    def run(name: str, **options: Any) -> Path:
+        world = tmp_path / f"world-{name}"
+        world.mkdir(exist_ok=True)
+        recipe = tools_recipe(tiny_folder, tmp_path / name, str(world))
+        return train(recipe, announce=quiet, **options).folder
+
+    def killed(info: Any) -> None:
+        if (info.stage, info.step) == ("rl", 2):
+            raise Killed
+
+    whole = run("whole")
+    turns = [len(s.body["turns"]) for s in RunStore.open(whole).samples()]
+    assert max(turns) == 3 and sum(t > 1 for t in turns) >= 8, "tools were really used"
+    with pytest.raises(Killed):
+        run("cut", callbacks=[killed])
+    num_calls = len(list((tmp_path / "world-cut").iterdir()))
+    again = run("cut", resume=True)
+    assert num_calls > 20
+    assert same_bits(weights(again), weights(whole))
+    said = [[(s.body["messages"], s.body["reward"]) for s in RunStore.open(f).samples()]
+            for f in (again, whole)]  # fmt: skip
+    assert said[0] == said[1]

@@ -18,7 +18,7 @@ from educe.api import train
 from educe.core.errors import EduceError
 from educe.core.stopping import StopSignal
 from educe.observability.run_store import RunStore
-from tests.trainers.recipes import tiny_recipe
+from tests.trainers.recipes import RECIPES, tiny_recipe
 
 
 def quiet(_: str) -> None:
@@ -86,48 +86,70 @@ def test_a_stopped_run_resumes_bitwise(tiny_folder, tmp_path, finished, stop_aft
 _CHILD = """
 import sys
 from educe.api import train
-from tests.trainers.recipes import tiny_recipe
+from tests.trainers.recipes import RECIPES
 from pathlib import Path
-train(tiny_recipe(Path(sys.argv[1]), Path(sys.argv[2])), resume=sys.argv[3] == "resume",
+make = RECIPES[sys.argv[4]]
+train(make(Path(sys.argv[1]), Path(sys.argv[2])), resume=sys.argv[3] == "resume",
       announce=lambda line: print(line, flush=True))
 """
 
 
-def _spawn(model: Path, out: Path, how: str) -> subprocess.Popen[bytes]:
+def _spawn(model: Path, out: Path, how: str, kind: str) -> subprocess.Popen[bytes]:
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(model), str(out), how],
+        [sys.executable, "-c", _CHILD, str(model), str(out), how, kind],
         cwd=root,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=(out / f"{how}.log").open("ab"),
+        stderr=subprocess.STDOUT,
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_kill_9_at_any_moment_resumes_bitwise(tiny_folder, tmp_path, finished, seed):
-    """Kill at random moments, again and again, until a run gets through."""
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [*(("plain", s) for s in range(3)), *(("tools", s) for s in range(3)), ("time-outs", 0)],
+)
+def test_kill_9_at_any_moment_resumes_bitwise(tiny_folder, tmp_path, kind, seed):
+    """Kill at random moments of the training, again and again, until a run gets through."""
     import random
 
+    whole = train(RECIPES[kind](tiny_folder, tmp_path / "whole"), announce=quiet).folder
+    if kind == "time-outs":
+        unscored = [r.values["rl/unscored"] for r in RunStore.open(whole).metrics("rl")]
+        assert 0 < max(unscored) < 1
+    out = tmp_path / "cut"
+    out.mkdir()
     rng = random.Random(seed)
-    kills = 0
-    how = "start"
+    kills, how = 0, "start"
     for _ in range(12):
-        child = _spawn(tiny_folder, tmp_path, how)
-        limit = rng.uniform(4, 14) if kills < 3 else 300
-        try:
-            child.wait(timeout=limit)
-            if child.returncode == 0:
-                break
-        except subprocess.TimeoutExpired:
-            os.kill(child.pid, signal.SIGKILL)
-            child.wait()
-            kills += 1
-        if (tmp_path / "run" / "run.json").exists():
+        child = _spawn(tiny_folder, out, how, kind)
+        kills += _killed(child, out / "run", rng.uniform(0, 2.5) if kills < 4 else None)
+        if child.returncode == 0:
+            break
+        assert child.returncode == -signal.SIGKILL, (out / f"{how}.log").read_text()[-2000:]
+        if (out / "run" / "run.json").exists():
             how = "resume"
-        time.sleep(0.2)
-    assert kills >= 1
-    assert same_bits(weights(tmp_path / "run"), weights(finished))
+    assert kills >= 2
+    assert same_bits(weights(out / "run"), weights(whole))
+    rows = [RunStore.open(f).metrics("rl") for f in (out / "run", whole)]
+    assert [r.step for r in rows[0]] == [r.step for r in rows[1]]
+
+
+def _killed(child: subprocess.Popen[bytes], run: Path, after_s: float | None) -> bool:
+    """Kill the child so long after it began to record; return whether it was still running."""
+    before = len(list((run / "segments").glob("*"))) if run.exists() else 0
+    while child.poll() is None and after_s is not None:
+        # Its own segment appears with its first step; loading libraries is no moment of a run.
+        if len(list((run / "segments").glob("*"))) > before:
+            try:
+                child.wait(timeout=after_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                return True
+        time.sleep(0.02)
+    child.wait(timeout=600)
+    return False
 
 
 def test_sigterm_stops_and_keeps_everything(tiny_folder, tmp_path):
