@@ -59,6 +59,11 @@ class StageParts:
     def rank(self) -> int:
         return self.state.collectives.rank
 
+    @property
+    def num_repeats(self) -> int:
+        """How many stages of this kind came before."""
+        return sum(stage_kind(name) == stage_kind(self.name) for name in self.before)
+
 
 @dataclass(slots=True)
 class TrainingStage:
@@ -116,6 +121,8 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
     recipe, session, settings = parts.recipe, parts.session, parts.recipe.rl
     weights = {n: s.weight for n, s in session.domain_settings.items()}
     bundles = resolved_bundles(recipe, session.domain_settings)
+    order = order_of(recipe, session.domains, weights, parts.costs)
+    order.first_index = parts.num_repeats * settings.steps * settings.prompts
     loop = ReinforceLoop(
         state=parts.state,
         source=LocalSource(session),
@@ -123,7 +130,7 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
         settings=settings,
         domain_settings=session.domain_settings,
         bundles=bundles,
-        order=order_of(recipe, session.domains, weights, parts.costs),
+        order=order,
         recorder=parts.recorder,
         spans=parts.spans,
         folder=parts.folder / "non_finite",
@@ -133,6 +140,7 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
         if any(b.needs_reference for b in bundles.values())
         else None,
         version=parts.version,
+        name=parts.name,
     )
     if recipe.engine.workers and parts.rank == 0:
         loop.source = parts.stack.enter_context(

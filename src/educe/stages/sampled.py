@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from educe.core.errors import DomainError
-from educe.core.stages import stage_kind
 from educe.sources import LocalSource, RemoteSource
 from educe.training_stages import StageParts, TrainingStage, record_step
 
@@ -125,7 +124,6 @@ def _sampler(parts: StageParts, plan: SamplingPlan, num_prompts: int) -> tuple[T
             RemoteSource(recipe, session, parts.folder, parts.version)
         )
     weights = {n: s.weight for n, s in session.domain_settings.items()}
-    repeats = sum(stage_kind(name) == stage_kind(parts.name) for name in parts.before)
     sampler = TaskSampler(
         source,
         session.domains,
@@ -133,7 +131,7 @@ def _sampler(parts: StageParts, plan: SamplingPlan, num_prompts: int) -> tuple[T
         plan,
         StaticMixture(weights, recipe.run.seed),
         parts.state.collectives,
-        first_index=repeats * num_prompts,
+        first_index=parts.num_repeats * num_prompts,
     )
     return sampler, source
 

@@ -26,11 +26,13 @@ class TaskOrder:
         chooser: names the task of a finite domain; None takes tasks in turn.
         costs: measured seconds by domain of (batch number, results, seconds of the rollout); None
             leaves costs to tokens.
+        first_index: where each domain begins; a repeated stage goes on behind the first one.
     """
 
     mixture: Mixture
     chooser: TaskChooser | None = None
     costs: CostOfBatch | None = None
+    first_index: int = 0
 
     def next_task(self, ledger: Ledger, domains: Mapping[str, Domain]) -> tuple[str, int]:
         """Return the next domain and the index of its next task."""
@@ -39,7 +41,7 @@ class TaskOrder:
         issued = ledger.next_index(name)
         if self.chooser is not None and size is not None:
             return name, self.chooser.next_index(name, issued)
-        return name, place_in_epoch(issued, size)[1]
+        return name, place_in_epoch(self.first_index + issued, size)[1]
 
     def observe(
         self, number: int, groups: Iterable[Group], ledger: Ledger, rollout_s: float

@@ -72,6 +72,7 @@ class ReinforceLoop:
         reference: the policy that the KL is measured against, None when no bundle needs one.
         folder: where batches with a non-finite gradient are kept for inspection.
         version: policy version; counts publishes over the whole run.
+        name: of the stage; metrics carry it.
     """
 
     state: TrainerState
@@ -88,6 +89,7 @@ class ReinforceLoop:
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     reference: ReferencePolicy | None = None
     version: int = 0
+    name: str = "rl"
     ledger: Ledger = field(default_factory=Ledger)
     num_completion_tokens: int = 0
     _planned: dict[str, float] = field(init=False, default_factory=dict)
@@ -246,7 +248,7 @@ class ReinforceLoop:
         limit, kl = self.algorithm.kl.stop_update, result.tally.values().get("update_k3", 0.0)
         if not 0 < limit < kl:
             return False
-        told = {"stage": "rl", "step": number, "kl": kl, "limit": limit}
+        told = {"stage": self.name, "step": number, "kl": kl, "limit": limit}
         self.recorder.record_event("updates_ended", told)
         return True
 
@@ -265,7 +267,7 @@ class ReinforceLoop:
         every = self.algorithm.kl.refresh_steps
         if self.reference is not None and every and (number + 1) % every == 0:
             self.reference.refresh(self.state)
-            self.recorder.record_event("reference", {"stage": "rl", "step": number})
+            self.recorder.record_event("reference", {"stage": self.name, "step": number})
 
     @property
     def is_far_from_reference(self) -> bool:
@@ -291,7 +293,7 @@ class ReinforceLoop:
                     file.write(json.dumps(row) + "\n")
         self.recorder.record_event(
             "non_finite",
-            {"stage": "rl", "step": number, "reason": result.skipped, "batch": path.name},
+            {"stage": self.name, "step": number, "reason": result.skipped, "batch": path.name},
         )
 
     # Record
@@ -310,21 +312,22 @@ class ReinforceLoop:
             overall["skipped"] = float(any(r.skipped for r in results))
         else:
             reason = reason_without_update(credits, self._dropped)
-            told = {"stage": "rl", "step": number, "reason": reason}
+            told = {"stage": self.name, "step": number, "reason": reason}
             self.recorder.record_event("no_update", told)
         trained = sum(r.num_tokens for r in results)
         tokens = sum(t.num_completion_tokens for c in credits for t in c.group.trajectories)
         overall |= {"tokens": tokens, "trained_tokens": trained, "updates": len(results)}
         overall["dropped"] = float(len(self._dropped))
-        values = {n if n.startswith("domain/") else f"rl/{n}": v for n, v in overall.items()}
+        prefix = f"{self.name}/"
+        values = {n if n.startswith("domain/") else prefix + n: v for n, v in overall.items()}
         times = self.spans.drain()
         values |= times | self._planned
         if self.state.collectives.rank == 0:
             self.recorder.record_metrics(
-                MetricRow("rl", number, values, times.get("time/step_s", 0.0))
+                MetricRow(self.name, number, values, times.get("time/step_s", 0.0))
             )
             for credit in credits:
-                record_group(self.recorder, "rl", number, credit)
+                record_group(self.recorder, self.name, number, credit)
         return values
 
     # Resume
