@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from educe.core.protocols import MetricRow
+from educe.core.stages import stage_kind
 from educe.core.types import JSON
 from educe.observability.history import History, Series, finite_values
 from educe.observability.metric_names import without_domains_but
@@ -72,6 +73,10 @@ class Alarm:
         return dataclasses.asdict(self)
 
 
+# Learning to say one thing is what these stages are for.
+_CONVERGING = ("sft", "rejection", "preference", "distillation")
+
+
 def _recent(series: Series, window: int) -> float | None:
     """Mean of the last ``window`` finite values; None before there are that many."""
     values = finite_values(series)
@@ -80,7 +85,7 @@ def _recent(series: Series, window: int) -> float | None:
 
 def entropy_collapse(history: History, stage: str, limits: AlarmLimits) -> Iterator[Alarm]:
     """The policy repeats itself: no more exploration, groups without differences."""
-    if stage == "sft":  # learning to say one thing is what that stage is for
+    if stage_kind(stage) in _CONVERGING:
         return
     series = history.overall(stage, "entropy")
     recent = _recent(series, limits.window)
