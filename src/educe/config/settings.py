@@ -330,7 +330,9 @@ class EvalSettings(Section):
         "small", description="How much the suite asks."
     )
     dimensions: tuple[str, ...] = Field((), description="Dimensions of the suite; empty is all.")
-    strategy: str = Field("direct", description="How the suite's tasks are answered.")
+    strategy: Literal["direct", "cot", "tools", "reflect", "self-consistency", "best-of-n"] = Field(
+        "direct", description="How the suite's tasks are answered."
+    )
     suite_options: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Options of dimensions, by dimension."
     )
