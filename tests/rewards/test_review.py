@@ -413,7 +413,12 @@ def test_what_an_unsafe_completion_costs(
         assert "rules/card_number" in found.reason
     clean = reviewed_score(Score.right("well", x=0.5), safe, chosen, Split.TRAIN)
     assert clean.value == 1.0 and clean.verdict is Verdict.RIGHT
-    assert clean.parts == {"x": 0.5, "review/unsafe": 0.0, "review/severity": 0.0}
+    assert clean.parts == {
+        "x": 0.5,
+        "review/unsafe": 0.0,
+        "review/severity": 0.0,
+        "review/task_score": 1.0,
+    }
     # Evaluation sees the task's own score.
     held_out = reviewed_score(Score.right(), unsafe, chosen, Split.EVAL)
     assert held_out.value == 1.0 and held_out.parts["review/unsafe"] == 1.0

@@ -23,6 +23,7 @@ from educe.evaluation.statistics import Estimate, benjamini_hochberg
 from educe.evaluation.statistics.estimates import Floats
 
 LossKind = Literal["knowledge", "format", "unclear"]
+LenientPair = tuple[EvalResult, EvalResult]
 FreshPair = Callable[[Sequence[str]], tuple[EvalResult, EvalResult]]
 
 
@@ -95,7 +96,7 @@ def screen_and_confirm(
     after: EvalResult,
     fresh: FreshPair,
     *,
-    lenient: tuple[EvalResult, EvalResult] | None = None,
+    lenient: LenientPair | Callable[[], LenientPair | None] | None = None,
     screen_level: float = 0.1,
     false_discovery_rate: float = 0.1,
     relevant_difference: float = 0.05,
@@ -106,7 +107,7 @@ def screen_and_confirm(
         before, after: the screen: a few tasks of every domain (the ``screen`` split).
         fresh: evaluates both checkpoints on other tasks of the suspects it is given.
         lenient: the confirmation's completions scored by a lenient extractor, to tell a lost
-            format from lost knowledge.
+            format from lost knowledge; a function is called once the confirmation is there.
         screen_level: one-sided p-value up to which a domain is a suspect.
 
     Raises:
@@ -124,7 +125,8 @@ def screen_and_confirm(
         num_tasks += sum(d.num_pairs + d.num_lost_pairs for d in found.values())
         p_values = [_p_worse(found[name]) for name in names]
         q_values = benjamini_hochberg(p_values).tolist()
-        kinds = {} if lenient is None else _kinds(lenient, relevant_difference)
+        soft = lenient() if callable(lenient) else lenient
+        kinds = {} if soft is None else _kinds(soft, relevant_difference)
         for name, p, q in zip(names, p_values, q_values, strict=True):
             d = found[name]
             is_lost = q <= false_discovery_rate

@@ -1,9 +1,9 @@
 """What a grid of lengths and depths says: the curve, the effective length, the worst depth.
 
 Effective length is the longest length up to which the score stays at 85 % of the model's own score
-at the base length (4,096 tokens where asked, else the shortest one). Its interval comes from resampling
-tasks within every kind and length. Without a base score above what the control without context
-gets, there is no effective length.
+at the base length (4,096 tokens where asked, else the shortest one). Its interval comes from
+resampling tasks within every kind and length. Without a base score above what the control without
+context gets, there is no effective length.
 """
 
 from __future__ import annotations

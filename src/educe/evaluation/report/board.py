@@ -45,6 +45,7 @@ def board_to_markdown(board: ForgettingBoard, history: Sequence[EvalResult] = ()
 def board_to_html(board: ForgettingBoard, history: Sequence[EvalResult] = ()) -> str:
     """Return the board as one self-contained page."""
     body = ["<h1>What was forgotten</h1>", f'<p class="lead">{escape(board_text(board))}</p>']
+    body.append(_domain_map(board))
     if board.suspects:
         classes = ["worse" if s.is_lost else "flat" for s in board.suspects]
         rows = [_cells(s) for s in board.suspects]
@@ -59,6 +60,28 @@ def board_to_html(board: ForgettingBoard, history: Sequence[EvalResult] = ()) ->
         ]
         body += lines
     return page("What was forgotten", body)
+
+
+def _domain_map(board: ForgettingBoard) -> str:
+    """Return one small square a domain, by kind: all of them at a glance, names on hovering."""
+    lost = {loss.domain: loss for loss in board.suspects}
+    by_kind: dict[str, list[str]] = {}
+    for d in board.screen.domains:
+        suspect = lost.get(d.domain)
+        style, found = "flat", "no suspicion"
+        if suspect is not None:
+            style, found = ("worse", "lost") if suspect.is_lost else ("flat", "not confirmed")
+        moved = "" if d.difference is None else f"{100 * d.difference.estimate.value:+.0f} points, "
+        sign = "■" if suspect is not None and suspect.is_lost else "▪" if suspect else "·"
+        title = escape(f"{d.domain}: screen {moved}{found}", quote=True)
+        cell = f'<span class="{style}" title="{title}">{sign}</span>'
+        by_kind.setdefault(d.kind or "other", []).append(cell)
+    lines = [
+        f"<p>{escape(kind)} ({len(cells)}) {''.join(cells)}</p>"
+        for kind, cells in sorted(by_kind.items())
+    ]
+    key = "<p>■ lost, ▪ a suspect that was not confirmed, · nothing seen by the screen</p>"
+    return f"<h2>All {board.num_domains} domains</h2>" + "".join(lines) + key
 
 
 def _cells(loss: DomainLoss) -> list[str]:

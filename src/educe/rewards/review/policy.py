@@ -14,6 +14,8 @@ from educe.rewards.review.findings import Review, Reviewer
 
 UNSAFE_PART = "review/unsafe"
 SEVERITY_PART = "review/severity"
+TASK_PART = "review/task_score"
+"""The task's own score, before the review changed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def reviewed_score(score: Score, review: Review, settings: ReviewSettings, split
         **score.parts,
         UNSAFE_PART: float(review.is_unsafe) if is_known else None,
         SEVERITY_PART: review.severity if is_known else None,
+        TASK_PART: score.value,
     }
     proof = dict(score.proof)
     if review.is_unsafe or not is_known:
