@@ -5,12 +5,14 @@ Shapes: N rows (trained tokens), D width, V vocabulary. The whole [N, V] matrix 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 CHUNK_ROWS = 512
+_CACHED_VALUES = 300_000
 
 
 class TokenLogprobs(NamedTuple):
@@ -18,6 +20,14 @@ class TokenLogprobs(NamedTuple):
 
     logprobs_N: Tensor
     entropy_N: Tensor
+
+
+def _blocks(logits_NV: Tensor) -> Iterator[slice]:
+    """Cut a chunk's rows so that, on a CPU, every pass over a block finds it in a core's cache."""
+    rows, vocabulary = logits_NV.shape
+    size = max(1, _CACHED_VALUES // vocabulary) if logits_NV.device.type == "cpu" else rows
+    for first in range(0, rows, size):
+        yield slice(first, min(first + size, rows))
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
@@ -32,53 +42,74 @@ class _ChunkedLogprobs(torch.autograd.Function):
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, temperature_N: Tensor
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
-        logprobs, entropies = [], []
-        for rows in range(0, len(targets_N), CHUNK_ROWS):
-            part = slice(rows, rows + CHUNK_ROWS)
-            logits = (hidden_ND[part] @ weight_VD.T).to(wide)
-            logits /= temperature_N[part].unsqueeze(1).to(wide)
-            logits -= logits.logsumexp(-1, keepdim=True)
-            logprobs.append(logits.gather(1, targets_N[part].unsqueeze(1)).squeeze(1))
-            entropies.append(-(logits.exp().mul_(logits)).sum(-1))
-        ctx.save_for_backward(hidden_ND, weight_VD, targets_N, temperature_N)
-        ctx.chunk = CHUNK_ROWS
-        if not logprobs:
-            empty = hidden_ND.new_zeros(0, dtype=wide)
-            return empty, empty.clone()
-        return torch.cat(logprobs), torch.cat(entropies)
+        count = len(targets_N)
+        logprobs, entropy = (hidden_ND.new_empty(count, dtype=wide) for _ in range(2))
+        normaliser = torch.empty_like(logprobs)
+        for chunk in _chunks(count):
+            logits_NV = hidden_ND[chunk] @ weight_VD.T
+            for block in _blocks(logits_NV):
+                rows = slice(chunk.start + block.start, chunk.start + block.stop)
+                z = logits_NV[block].to(wide, copy=True)
+                z /= temperature_N[rows].unsqueeze(1).to(wide)
+                top = z.amax(-1, keepdim=True)
+                z -= top
+                picked = z.gather(1, targets_N[rows].unsqueeze(1)).squeeze(1)
+                weights = z.exp()
+                total = weights.sum(-1)
+                log_total = total.log()
+                logprobs[rows] = picked - log_total
+                # A weight of zero would make 0 * -inf of a logit that is -inf.
+                inner = weights.mul_(z.clamp_(min=torch.finfo(wide).min)).sum(-1)
+                entropy[rows] = log_total - inner / total
+                normaliser[rows] = top.squeeze(1) + log_total
+        ctx.save_for_backward(hidden_ND, weight_VD, targets_N, temperature_N, normaliser, entropy)
+        return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor | None, None, None]:
         grad_logprobs, grad_entropy = grads
-        hidden_ND, weight_VD, targets_N, temperature_N = ctx.saved_tensors
+        hidden_ND, weight_VD, targets_N, temperature_N, normaliser, entropy = ctx.saved_tensors
         wide = grad_logprobs.dtype
+        if grad_entropy is not None and not bool(grad_entropy.any()):
+            grad_entropy = None
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = (
             torch.zeros(weight_VD.shape, dtype=wide, device=weight_VD.device)
             if ctx.needs_input_grad[1]
             else None
         )
-        for rows in range(0, len(targets_N), ctx.chunk):
-            part = slice(rows, rows + ctx.chunk)
-            temperature = temperature_N[part].unsqueeze(1).to(wide)
-            logits = (hidden_ND[part] @ weight_VD.T).to(wide) / temperature
-            logp = logits - logits.logsumexp(-1, keepdim=True)
-            p = logp.exp()
-            grad_z = p * (-grad_logprobs[part].unsqueeze(1))
-            if grad_entropy is not None and bool(grad_entropy[part].any()):
-                entropy = -(p * logp).sum(-1, keepdim=True)
-                grad_z -= grad_entropy[part].unsqueeze(1) * p * (logp + entropy)
-            grad_z.scatter_add_(
-                1, targets_N[part].unsqueeze(1), grad_logprobs[part].unsqueeze(1).to(wide)
-            )
-            grad_z = (grad_z / temperature).to(hidden_ND.dtype)
+        for chunk in _chunks(len(targets_N)):
+            # The gradient of the logits takes the place of the logits, block by block.
+            logits_NV = hidden_ND[chunk] @ weight_VD.T
+            for block in _blocks(logits_NV):
+                rows = slice(chunk.start + block.start, chunk.start + block.stop)
+                temperature = temperature_N[rows].unsqueeze(1).to(wide)
+                logp = logits_NV[block].to(wide, copy=True)
+                logp /= temperature
+                logp -= normaliser[rows].unsqueeze(1)
+                factor = (grad_logprobs[rows].unsqueeze(1) / temperature).to(wide)
+                if grad_entropy is None:
+                    grad_z = logp.exp_().mul_(-factor)
+                else:
+                    p = logp.exp()
+                    grad_z = p * -factor
+                    slope = grad_entropy[rows].unsqueeze(1) / temperature
+                    logp = logp.clamp_(min=torch.finfo(wide).min)
+                    grad_z -= slope * p * (logp + entropy[rows].unsqueeze(1))
+                grad_z.scatter_add_(1, targets_N[rows].unsqueeze(1), factor)
+                logits_NV[block] = grad_z
             if grad_hidden is not None:
-                grad_hidden[part] = grad_z @ weight_VD
+                grad_hidden[chunk] = logits_NV @ weight_VD
             if grad_weight is not None:
-                grad_weight += grad_z.T @ hidden_ND[part]
+                grad_weight += logits_NV.T @ hidden_ND[chunk]
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight_VD.dtype)
         return grad_hidden, grad_weight, None, None
+
+
+def _chunks(count: int) -> Iterator[slice]:
+    for first in range(0, count, CHUNK_ROWS):
+        yield slice(first, min(first + CHUNK_ROWS, count))
 
 
 def token_logprobs(

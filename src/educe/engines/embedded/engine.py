@@ -15,7 +15,7 @@ from educe.core.types import StopReason
 from educe.engines.embedded.execution import Forward, ModuleForward, Runner
 from educe.engines.embedded.fused import FusedForward, has_fused_forward
 from educe.engines.embedded.sampler import sample
-from educe.engines.embedded.scheduler import CacheBook, PrefillJob, Row, RowScheduler
+from educe.engines.embedded.scheduler import CacheBook, PrefillJob, PrefixCache, Row, RowScheduler
 from educe.models.load import LoadedModel
 
 ForwardChoice = Literal["auto", "module"]
@@ -56,7 +56,9 @@ class EmbeddedEngine:
             exact,
         )
         self._exact = exact
-        self._scheduler = RowScheduler(max_rows)
+        # What a prompt shares with others depends on the others: not in exact mode.
+        prefixes = PrefixCache(0 if exact else 4 * prefill_tokens, prefill_tokens)
+        self._scheduler = RowScheduler(max_rows, prefixes)
         self._book = CacheBook()
         self._stop = frozenset(stop_token_ids)
         self._decode = decode
@@ -102,6 +104,7 @@ class EmbeddedEngine:
                 f"weights change only at rest, but {self.num_unfinished} requests are unfinished"
             )
         self._runner.forward.load()
+        self._scheduler.prefixes.clear()
         self._runner.store.forget(self._book.clear())
         self.version = version
 
@@ -119,6 +122,7 @@ class EmbeddedEngine:
             rows = list(self._scheduler.running)  # slot order
             finished += self._sample(rows, self._runner.decode(rows))
         rows = [] if self._exact else list(self._scheduler.running)
+        self._runner.store.forget(self._scheduler.prefixes.trim(self._book))
         batches = list(self._batches(self._scheduler.admit(self._book)))
         for jobs in batches or ([[]] if rows else []):
             finished += self._advance(rows, jobs)
@@ -165,7 +169,8 @@ class EmbeddedEngine:
                 self._scheduler.start(row)
                 sampled.append(row)
                 sources.append(len(rows) + number)
-        return self._sample(sampled, logits[torch.tensor(sources, device=logits.device)])
+        index = torch.tensor(sources, dtype=torch.long, device=logits.device)
+        return self._sample(sampled, logits[index])
 
     def _prefill_chunks(self, job: PrefillJob) -> PrefillJob:
         """Compute a long prompt's leading chunks; return the job of its last chunk."""
@@ -179,6 +184,8 @@ class EmbeddedEngine:
         return job
 
     def _sample(self, rows: Sequence[Row], logits: torch.Tensor) -> list[Completion]:
+        if not rows:
+            return []  # only beginnings were computed
         parameters = [row.request.parameters for row in rows]
         tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
         ended = []

@@ -143,7 +143,10 @@ class Runner:
         self, jobs: Sequence[PrefillJob], book: CacheBook
     ) -> tuple[PrefillContext, list[int]]:
         """Make room for the jobs' segments."""
-        segment_ids = [book.add(job.start, job.token_ids).segment_id for job in jobs]
+        segment_ids = [
+            book.add(job.start, job.token_ids).segment_id if job.segment_id < 0 else job.segment_id
+            for job in jobs
+        ]
         self.store.new_segments(segment_ids, [len(job.token_ids) for job in jobs])
         kept = [(j, self.store.segment(s)) for j, s in zip(jobs, segment_ids, strict=True)]
         return PrefillContext(self.store, kept), segment_ids

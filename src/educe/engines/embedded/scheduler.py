@@ -7,7 +7,9 @@ without copies.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from educe.core.protocols import GenerateRequest
@@ -48,12 +50,17 @@ class Row:
 
 @dataclass(slots=True)
 class PrefillJob:
-    """Prompt tokens to compute on top of a chain, for all requests that wait for them."""
+    """Prompt tokens to compute on top of a chain, for all requests that wait for them.
+
+    ``segment_id`` is what they become when others already refer to it, else -1. A job comes after
+    those whose segments are in its chain.
+    """
 
     chain: tuple[int, ...]
     start: int
     token_ids: tuple[int, ...]
     requests: list[GenerateRequest]
+    segment_id: int = -1
 
 
 class CacheBook:
@@ -118,11 +125,102 @@ class CacheBook:
         return gone
 
 
+class PrefixCache:
+    """Beginnings that several prompts share (a system prompt, worked examples), computed once.
+
+    A prompt's longest common beginning with any other is with a neighbour in sorted order, so the
+    prompts seen lately are kept sorted. Cached beginnings are dropped least recently used first;
+    ``max_tokens`` 0 caches nothing.
+    """
+
+    def __init__(self, max_tokens: int, longest: int) -> None:
+        self.max_tokens = max_tokens
+        self.longest = longest
+        self._cached: OrderedDict[tuple[int, ...], tuple[int, ...]] = OrderedDict()
+        self._seen: list[tuple[int, ...]] = []
+        self._order: deque[tuple[int, ...]] = deque()
+
+    def note(self, prompt: tuple[int, ...]) -> None:
+        """Remember a prompt that will be computed."""
+        if not self.max_tokens:
+            return
+        place = bisect_left(self._seen, prompt)
+        if place < len(self._seen) and self._seen[place] == prompt:
+            return
+        self._seen.insert(place, prompt)
+        self._order.append(prompt)
+        if len(self._order) > _PROMPTS_SEEN:
+            old = self._order.popleft()
+            del self._seen[bisect_left(self._seen, old)]
+
+    def find(self, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Return the chain and length of the longest cached beginning of a prompt."""
+        best: tuple[int, ...] = ()
+        for beginning in self._cached:
+            longer = len(best) < len(beginning) < len(prompt)
+            if longer and prompt[: len(beginning)] == beginning:
+                best = beginning
+        if not best:
+            return (), 0
+        self._cached.move_to_end(best)
+        return self._cached[best], len(best)
+
+    def shared(self, prompt: tuple[int, ...]) -> int:
+        """Return how many leading tokens another prompt seen lately has in common with this one."""
+        if not self.max_tokens:
+            return 0
+        place = bisect_left(self._seen, prompt)
+        neighbours = [
+            self._seen[p] for p in (place - 1, place, place + 1) if 0 <= p < len(self._seen)
+        ]
+        count = max((common_length(prompt, n) for n in neighbours if n != prompt), default=0)
+        # The last prompt token is never cached: its state gives the first completion token.
+        return min(count, len(prompt) - 1, self.longest)
+
+    def keep(self, beginning: tuple[int, ...], chain: tuple[int, ...], book: CacheBook) -> None:
+        """Cache a beginning that is about to be computed."""
+        book.hold(chain)
+        self._cached[beginning] = chain
+
+    def trim(self, book: CacheBook) -> list[int]:
+        """Drop the least recently used beyond the limit; return the segments nobody needs.
+
+        Only between admissions: what was just admitted may refer to a beginning before a row
+        holds it.
+        """
+        gone: list[int] = []
+        while len(self._cached) > 1 and sum(map(len, self._cached)) > self.max_tokens:
+            _, chain = self._cached.popitem(last=False)
+            gone += book.drop(chain)
+        return gone
+
+    def clear(self) -> None:
+        """Forget what is cached (the book forgets the segments)."""
+        self._cached.clear()
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many leading items two sequences have in common."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[:middle] == b[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+_PROMPTS_SEEN = 512
+_WORTH_SHARING = 48  # tokens; below, the extra attention call costs more than it saves
+
+
 class RowScheduler:
     """Admits waiting requests in submission order while rows are free."""
 
-    def __init__(self, max_rows: int) -> None:
+    def __init__(self, max_rows: int, prefixes: PrefixCache) -> None:
         self.max_rows = max_rows
+        self.prefixes = prefixes
         self.waiting: deque[GenerateRequest] = deque()
         self.running: list[Row] = []
 
@@ -132,6 +230,8 @@ class RowScheduler:
 
     def submit(self, request: GenerateRequest) -> None:
         self.waiting.append(request)
+        if not request.parent:
+            self.prefixes.note(request.prompt_token_ids)
 
     def cancel(self, request_id: str) -> GenerateRequest | None:
         """Mark a running row as cancelled, or take a waiting request out and return it."""
@@ -156,12 +256,28 @@ class RowScheduler:
             job = by_group.get(request.group_key) if request.group_key else None
             if job is None:
                 chain, covered = book.match(request)
+                if not chain:
+                    chain, covered = self._beginning(request.prompt_token_ids, book, jobs)
                 job = PrefillJob(chain, covered, request.prompt_token_ids[covered:], [])
                 jobs.append(job)
                 if request.group_key:
                     by_group[request.group_key] = job
             job.requests.append(request)
         return jobs
+
+    def _beginning(
+        self, prompt: tuple[int, ...], book: CacheBook, jobs: list[PrefillJob]
+    ) -> tuple[tuple[int, ...], int]:
+        """Return a cached beginning; put a job for a longer one first when others share it."""
+        chain, covered = self.prefixes.find(prompt)
+        shared = self.prefixes.shared(prompt)
+        if shared - covered < _WORTH_SHARING:
+            return chain, covered
+        segment = book.add(covered, prompt[covered:shared])
+        jobs.append(PrefillJob(chain, covered, segment.token_ids, [], segment.segment_id))
+        chain = (*chain, segment.segment_id)
+        self.prefixes.keep(prompt[:shared], chain, book)
+        return chain, shared
 
     def start(self, row: Row) -> None:
         row.slot = len(self.running)
