@@ -57,9 +57,9 @@ def test_exit_is_survived_and_resets_are_said(session: Session) -> None:
 
 
 def test_a_late_turn_keeps_its_output_and_the_session(session: Session) -> None:
-    turn = session.python("print('partial', flush=True)\nwhile True: pass", wall_s=0.5)
+    turn = session.python("print('partial', flush=True)\nwhile True: pass", wall_s=1.5)
     assert turn.status == "timeout" and turn.was_reset and turn.stdout == b"partial\n"
-    turn = session.shell("echo partial; sleep 60", wall_s=0.5)
+    turn = session.shell("echo partial; sleep 60", wall_s=1.5)
     assert turn.status == "timeout" and turn.stdout == b"partial\n" and not turn.was_reset
     assert session.python("1 + 1").stdout == b"2\n"
 

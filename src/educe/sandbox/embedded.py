@@ -38,6 +38,7 @@ from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
 from educe.sandbox.payload import base_environment, job_payload
 
+_START_TIMEOUT_S = 120.0
 ALL_LAYERS = ("landlock", "seccomp", "privileges")
 # Run in the first box of every sandbox: a level is claimed only when its layers were seen to hold.
 _PROBE = """
@@ -115,7 +116,7 @@ class EmbeddedBackend:
         try:
             process = _spawn(theirs)
             theirs.close()
-            ours.settimeout(60)
+            ours.settimeout(_START_TIMEOUT_S)
             ours.send(marshal.dumps(self._configuration()))
             answer = _receive(ours)
             if not answer.get("ok"):
@@ -258,9 +259,20 @@ class EmbeddedBackend:
         return sock
 
     def stats(self) -> dict[str, Any]:
-        """Return counters of the supervisor: running, queued, ready, descriptors, memory."""
-        head = {"op": "stats", "id": 0, "token": self.address.token}
-        return self._connections.get(self.address).exchange([wire.pack(head)])[0]
+        """Return counters of the supervisor: running, queued, ready, descriptors, memory.
+
+        Raises:
+            SandboxError: when it is gone and cannot be started anew from here.
+        """
+        frame = wire.pack({"op": "stats", "id": 0, "token": self.address.token})
+        for _ in range(2):
+            try:
+                return self._connections.get(self.address).exchange([frame])[0]
+            except (OSError, EOFError):
+                self._connections.forget()
+                if not self.ensure_alive():
+                    break
+        raise SandboxError("the sandbox's supervisor is gone")
 
     def ensure_alive(self) -> bool:
         """Start a new supervisor when the old one died; False when that is not ours or fails."""
@@ -384,7 +396,12 @@ def _spawn(lifeline: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _receive(lifeline: socket.socket) -> dict[str, Any]:
-    data = lifeline.recv(1 << 16)
+    try:
+        data = lifeline.recv(1 << 16)
+    except TimeoutError:
+        raise SandboxError(
+            f"the sandbox's supervisor was not ready within {_START_TIMEOUT_S:g} s"
+        ) from None
     if not data:
         raise SandboxError("the sandbox's supervisor died while starting")
     answer = marshal.loads(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import dataclass, field
+from typing import Any
 
 from educe.sandbox import values
 from educe.sandbox.contract import BoxVerdict, CallResult, Job, Level, Result, SuiteOutcome, Times
@@ -120,16 +121,26 @@ def _take_test(frames: Frames, body: bytes) -> None:
 
 def _parse_case(frames: Frames, body: bytes, cpu_s: float) -> CallResult:
     try:
-        record = json.loads(body)
-        status, error = record["s"], record.get("e", "")
-        if status == "returned":
-            return CallResult("returned", values.decode(record["v"]), cpu_s=cpu_s)
-        if status in ("raised", "exited", "unserialisable") and isinstance(error, str):
-            return CallResult(status, error=error, cpu_s=cpu_s)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    frames.tamper = "a malformed result"
-    return CallResult("died", error="sent a malformed result", cpu_s=cpu_s)
+        return _case_result(json.loads(body), cpu_s)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        # Our runner writes none of these: somebody else wrote on the channel. The call counts as
+        # failed and the whole job as tampered with, so nothing is lost by not looking further.
+        frames.tamper = f"a malformed result ({type(error).__name__})"
+        return CallResult("died", error="sent a malformed result", cpu_s=cpu_s)
+
+
+def _case_result(record: Any, cpu_s: float) -> CallResult:
+    """Return the result that a decoded record stands for.
+
+    Raises:
+        ValueError, TypeError, KeyError: for a record of another form.
+    """
+    status, error = record["s"], record.get("e", "")
+    if status == "returned":
+        return CallResult("returned", values.decode(record["v"]), cpu_s=cpu_s)
+    if status in ("raised", "exited", "unserialisable") and isinstance(error, str):
+        return CallResult(status, error=error, cpu_s=cpu_s)
+    raise ValueError("unknown status")
 
 
 def _death(text: str) -> str:

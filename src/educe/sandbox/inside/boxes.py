@@ -73,12 +73,14 @@ class Box:
         self.caps = [0, 0, 0]
         self.open_streams = {0, 1, 2}
         self.is_prepared = self.is_ready = self.is_watched = self.is_over = False
+        self.is_unwanted = False  # whoever asked for the job is gone
         self.work_fd = -1
         self.begun = time.monotonic()
         self.setup_s = 0.0
         self.started = 0.0
         self.cpu_s = 0.0  # of all processes, when last looked at
         self._unsent: memoryview | None = None
+        self._is_sending = False
         supervisor.watch(control.fileno(), self._control_ready)
 
     # ---- before and at the start ----
@@ -99,20 +101,30 @@ class Box:
             data, fds = b"", []
         if fds:
             self.work_fd = fds[0]
-        if data == b"R":
+        if data.startswith(b"R") and not self.is_prepared:
             self.is_prepared = True
-            self.check_ready()
+            self._check_ready()
             return
         self._close_control()
         if data.startswith(b"E"):
             self.zygote.box_failed(self, data[1:].decode("utf-8", "replace"))
 
-    def check_ready(self) -> None:
+    def armed(self, pid: int, kill_fd: int, pid_fd: int) -> None:
+        """The zygote forked the box: from now on it can be killed."""
+        self.pid, self.kill_fd, self.pid_fd = pid, kill_fd, pid_fd
+        if self.is_over or self.is_unwanted:
+            self.kill()
+        self._check_ready()
+
+    def _check_ready(self) -> None:
         """Be ready once the box has said so and we hold what kills it, in whichever order."""
-        if self.is_prepared and self.kill_fd >= 0 and not self.is_ready and not self.is_over:
-            self.is_ready = True
-            self.setup_s = time.monotonic() - self.begun
-            self.zygote.box_is_ready(self)
+        if not self.is_prepared or self.kill_fd < 0 or self.is_ready or self.is_over:
+            return
+        self.is_ready = True
+        self.setup_s = time.monotonic() - self.begun
+        self.zygote.box_is_ready(self)
+        if self.request is not None:
+            self._start()
 
     def _pass_on(self) -> None:
         """Hand a session's answers to its client."""
@@ -148,7 +160,11 @@ class Box:
             self.control.close()
 
     def go(self, request: Request) -> None:
-        """Send the job into the box; its time starts now."""
+        """Promise the box to a job, which starts now, or as soon as the box is prepared.
+
+        Raises:
+            OSError: when the control group refuses the limits.
+        """
         limits = request.limits
         self.request = request
         request.attempts += 1
@@ -157,10 +173,20 @@ class Box:
         if self.slot is not None:
             self.slot.limit(limits["memory_mb"], limits["num_processes"])
         self._unsent = memoryview(request.payload)
+        if self.is_ready:
+            self._start()
+        elif self.zygote.has_namespaces:
+            self._send_more()  # it lies in the socket until the box looks for it
+
+    def _start(self) -> None:
+        """The job's time starts."""
+        assert self.request is not None
         self.started = time.monotonic()
-        self._send_more()
-        if self._unsent is None and not request.outputs and not request.is_session:
+        if self._unsent is not None:
+            self._send_more()
+        if self._unsent is None and not self.request.outputs and not self.request.is_session:
             self._close_control()
+        self.supervisor.job_started(self)
 
     def _send_more(self) -> None:
         assert self._unsent is not None
@@ -169,11 +195,13 @@ class Box:
             if not self._unsent:
                 self._unsent = None
         except BlockingIOError:
-            pass
+            pass  # the socket is full: the poller calls again when there is room
         except OSError:
-            self._unsent = None
-        if self.control.fileno() >= 0:
-            wanted = select.EPOLLIN | (select.EPOLLOUT if self._unsent is not None else 0)
+            self._unsent = None  # the box is dead, which its zygote reports with how it ended
+        is_waiting = self._unsent is not None
+        if is_waiting != self._is_sending and self.control.fileno() >= 0:
+            self._is_sending = is_waiting
+            wanted = select.EPOLLIN | (select.EPOLLOUT if is_waiting else 0)
             self.supervisor.change(self.control.fileno(), wanted)
 
     # ---- while it runs ----
@@ -223,7 +251,8 @@ class Box:
     def kill(self) -> None:
         """End every process of the box, at once."""
         if self.kill_fd >= 0:
-            if not self.zygote.has_namespaces:
+            # A process that ended may have left its number to a stranger.
+            if not self.zygote.has_namespaces and not self._is_empty():
                 with contextlib.suppress(OSError):
                     os.killpg(self.pid, signal.SIGKILL)
             kernel.send_signal(self.kill_fd, signal.SIGKILL)
@@ -256,6 +285,11 @@ class Box:
 
     def exited(self, status: int, cpu_s: float, peak_kb: int, orphans: int) -> None:
         """The zygote waited for the box's program, and ended what it had left behind."""
+        if self.is_over:
+            return
+        if self.request is not None and not self.has_seen_job():
+            self.zygote.box_failed(self, "it died while it was prepared")
+            return
         if orphans and status >= 0:
             self.facts["flags"] = ["killed_descendants"]
         self.exit_status = status
@@ -271,6 +305,12 @@ class Box:
         if not self.is_over:
             self.watch_pipes()
             self.supervisor.after(1.0, self._give_up_waiting)
+
+    def has_seen_job(self) -> bool:
+        """Return whether a promised box got as far as reading its job, which we may hear late."""
+        if not self.is_prepared and self.control.fileno() >= 0:
+            self._control_ready(select.EPOLLIN)
+        return self.is_prepared
 
     def _give_up_waiting(self) -> None:
         if not self.is_over:
@@ -289,8 +329,9 @@ class Box:
         self.is_over = True
         self._write_down()
         self._close_control()
-        self.supervisor.nursery.clear_away(self)
         self.supervisor.finished(self)
+        self.supervisor.nursery.clear_away(self)
+        self.facts, self.kept = {}, []  # timers may hold on to the box for long
 
     def _is_empty(self) -> bool:
         """Return whether every process of the box is gone."""
@@ -336,6 +377,7 @@ class Box:
         self.is_over = True
         self.facts = {"broken": reason}
         self._close_control()
+        self.kill()
         self.supervisor.nursery.clear_away(self)
         if self.request is not None:
             self.supervisor.finished(self)

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable
 
-_NO_LIMIT = 1 << 62
+_PEAK_1 = "memory.max_usage_in_bytes"
 
 
 def _read(path: str) -> str:
@@ -30,14 +30,23 @@ def _write(path: str, text: str) -> None:
 
 
 class Slot:
-    """One job's groups. ``limit`` before use, ``usage`` after."""
+    """One job's groups. ``limit`` before use, ``usage`` after. Its files are kept open."""
 
     def __init__(self, folders: dict[str, str], version: int) -> None:
         self.folders = folders
         self.version = version
         self._limits: tuple[int, int] | None = None
-        self._kills = 0
         self._cpu_ns = 0
+        memory = folders["memory"]
+        # Descriptors: a process that writes ``0`` to each entry is in the slot.
+        self.entries = [
+            os.open(f"{folder}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            for folder in dict.fromkeys(folders.values())
+        ]
+        events = "memory.events" if version == 2 else "memory.oom_control"
+        self._events = os.open(f"{memory}/{events}", os.O_RDONLY | os.O_CLOEXEC)
+        self._peak = _open_peak(memory, version)
+        self._kills = self._count_kills()
 
     def limit(self, memory_mb: int, num_processes: int) -> None:
         """Set the limits and forget what the slot's last job used."""
@@ -51,16 +60,9 @@ class Slot:
             _write(f"{pids}/pids.max", str(num_processes))
             self._limits = (memory_mb, num_processes)
         if self.version == 1:
-            _write(f"{memory}/memory.max_usage_in_bytes", "0")
+            os.pwrite(self._peak, b"0", 0)
         self._kills = self._count_kills()
         self._cpu_ns = self._cpu_time_ns() if self.version == 2 else 0
-
-    def open_entries(self) -> list[int]:
-        """Return descriptors; a process that writes ``0`` to each enters the slot."""
-        return [
-            os.open(f"{folder}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-            for folder in dict.fromkeys(self.folders.values())
-        ]
 
     def cpu_s(self) -> float | None:
         """Return processor seconds of all processes since ``limit``; None when not counted here.
@@ -75,23 +77,37 @@ class Slot:
 
     def peak_mb(self) -> float:
         """Return the most memory used at once (0 where the kernel does not say)."""
-        name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
-        with contextlib.suppress(OSError):
-            return int(_read(f"{self.folders['memory']}/{name}")) / (1 << 20)
-        return 0.0
+        return int(os.pread(self._peak, 64, 0)) / (1 << 20) if self._peak >= 0 else 0.0
 
     def num_alive(self) -> int:
         """Return the number of processes and threads inside."""
         return int(_read(f"{self.folders['pids']}/pids.current"))
 
+    def close(self) -> None:
+        """Close its files."""
+        for fd in (*self.entries, self._events, self._peak):
+            if fd >= 0:
+                os.close(fd)
+
     def _count_kills(self) -> int:
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
-        found = re.search(r"^oom_kill (\d+)", _read(f"{self.folders['memory']}/{name}"), re.M)
-        return int(found[1]) if found else 0
+        # In both versions a line of its own, and never the first one.
+        count = os.pread(self._events, 4096, 0).partition(b"\noom_kill ")[2].split(None, 1)
+        return int(count[0]) if count else 0
 
     def _cpu_time_ns(self) -> int:
         found = re.search(r"usage_usec (\d+)", _read(f"{self.folders['memory']}/cpu.stat"))
         return int(found[1]) * 1000 if found else 0
+
+
+def _open_peak(folder: str, version: int) -> int:
+    """Return a descriptor of the highest use so far, -1 where this kernel keeps none."""
+    name, flags = ("memory.peak", os.O_RDONLY) if version == 2 else (_PEAK_1, os.O_RDWR)
+    try:
+        return os.open(f"{folder}/{name}", flags | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if version == 2:
+            return -1
+        raise
 
 
 class Slots:
@@ -114,8 +130,7 @@ class Slots:
             slot = self.take()
             slot.limit(64, 8)
             slot.cpu_s()
-            for fd in slot.open_entries():
-                os.close(fd)
+            slot.peak_mb()
             self.give_back(slot)
         except (OSError, ValueError):
             self.close()
@@ -139,6 +154,8 @@ class Slots:
 
     def close(self) -> None:
         """Remove every group that is empty."""
+        for slot in self._free:
+            slot.close()
         _remove(self._parents.values())
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIRST_UID = 52000
 _NUM_UIDS = 8000
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0
 _MAX_FAILURES = 3
 _SHAPES_IN_STOCK = 4
 
@@ -85,46 +85,47 @@ class Zygote:
         zygote.send(self.control, message, tuple(fds))
 
     def _ready(self) -> None:
-        while True:
-            try:
-                data, fds = zygote.receive(self.control)
-            except BlockingIOError:
-                return
-            except OSError:
-                data, fds = b"", []
-            if not data:
-                self.nursery.zygote_died(self)
-                return
-            kind, number, *rest = marshal.loads(data)
-            box = self.boxes.get(number)
-            if box is None:
-                for fd in fds:
-                    os.close(fd)
-            elif kind == "armed":
-                box.pid, box.kill_fd, box.pid_fd = rest[0], fds[0], fds[1]
-                if box.is_over:
-                    box.kill()
-                box.check_ready()
-            elif kind == "exit":
-                box.exited(*rest)
-            elif kind == "failed":
-                self.box_failed(box, rest[0])
+        """Take one message; when there are more, the poller says so again."""
+        try:
+            data, fds = zygote.receive(self.control)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self.nursery.zygote_died(self)
+            return
+        kind, number, *rest = marshal.loads(data)
+        box = self.boxes.get(number)
+        if box is None:
+            for fd in fds:
+                os.close(fd)
+        elif kind == "armed":
+            box.armed(rest[0], fds[0], fds[1])
+        elif kind == "exit":
+            box.exited(*rest)
+        elif kind == "failed":
+            self.box_failed(box, rest[0])
 
     def box_is_ready(self, box: Box) -> None:
         self.nursery.num_failures = 0
-        self.nursery.arming[box.shape] -= 1
-        self.nursery.ready.setdefault(box.shape, deque()).append(box)
+        if box.request is None:
+            self.nursery.forget_arming(box)
+            self.nursery.ready.setdefault(box.shape, deque()).append(box)
 
     def box_failed(self, box: Box, reason: str) -> None:
-        """A box could not be prepared."""
-        if box.request is not None:
+        """A box could not be prepared, or lost its process without an exit status."""
+        if box.is_over:
+            return
+        if box.started:
             box.break_off(reason)
             return
-        if not box.is_ready and not box.is_over:
-            self.nursery.arming[box.shape] -= 1
+        self.nursery.forget_arming(box)
         box.is_over = True
         box.kill()
         self.nursery.clear_away(box)
+        if box.request is not None:
+            self.nursery.supervisor.take_back(box)
         self.nursery.failed(box.shape, reason)
 
     def end(self) -> None:
@@ -195,7 +196,7 @@ class Nursery:
         self.landlock = 0
         self.zygotes: dict[str, Zygote] = {}
         self.ready: dict[Shape, deque[Box]] = {}
-        self.arming: dict[Shape, int] = {}
+        self.arming: dict[Shape, deque[Box]] = {}  # on order, and not promised to a job
         self.recent: OrderedDict[Shape, None] = OrderedDict()
         self.num_failures = 0
         self._next = 0
@@ -248,6 +249,9 @@ class Nursery:
     def num_ready(self) -> int:
         return sum(len(boxes) for boxes in self.ready.values())
 
+    def num_arming(self) -> int:
+        return sum(len(boxes) for boxes in self.arming.values())
+
     def take(self, shape: Shape) -> Box | None:
         """Return a ready box of a shape, or None."""
         self.recent[shape] = None
@@ -258,6 +262,22 @@ class Nursery:
                 self.lost(box)
         boxes = self.ready.get(shape)
         return boxes.popleft() if boxes else None
+
+    def claim(self, shape: Shape) -> Box | None:
+        """Return a box of a shape: a ready one, else the next that will be; None when none can be.
+
+        A box that is still being prepared may be sent its job: it reads it when it is ready, and
+        saves the way here and back.
+        """
+        box = self.take(shape)
+        if box is None and (self.arming.get(shape) or self._arm(shape)):
+            box = self.arming[shape].popleft()
+        return box
+
+    def forget_arming(self, box: Box) -> None:
+        """A box is no longer one of those on order that are free to take."""
+        with contextlib.suppress(KeyError, ValueError):
+            self.arming[box.shape].remove(box)
 
     def stock(self, queue: Iterable[Request], num_free: int) -> None:
         """Order boxes: enough for the next jobs in the queue, and a few for what may come."""
@@ -270,7 +290,7 @@ class Nursery:
             newest = next(reversed(self.recent))
             wanted[newest] = max(wanted.get(newest, 0), self.config["num_spare"])
         for shape, count in wanted.items():
-            have = len(self.ready.get(shape, ())) + self.arming.get(shape, 0)
+            have = len(self.ready.get(shape, ())) + len(self.arming.get(shape, ()))
             for _ in range(count - have):
                 if not self._arm(shape):
                     return
@@ -302,7 +322,7 @@ class Nursery:
         for reader, _ in pipes:
             os.set_blocking(reader, False)
         slot = self.slots.take() if self.slots is not None else None
-        entries = slot.open_entries() if slot is not None else []
+        entries = slot.entries if slot is not None else []
         folder = ""
         uid = self._uids.pop()  # the one given back last: a zygote knows what its boxes do
         if not parent.has_namespaces:
@@ -315,15 +335,15 @@ class Nursery:
         fds = [theirs.fileno(), *(writer for _, writer in pipes), *entries]
         try:
             parent.order(box, fds, len(entries))
-            self.arming[shape] = self.arming.get(shape, 0) + 1
+            self.arming.setdefault(shape, deque()).append(box)
         except OSError:
             box.is_over = True
             self.clear_away(box)
             raise
         finally:
             theirs.close()
-            for fd in fds[1:]:
-                os.close(fd)
+            for _, writer in pipes:
+                os.close(writer)
 
     def failed(self, shape: Shape, reason: str) -> None:
         """Count failures in a row; after a few, the jobs that wait for the shape fail as ours."""
@@ -338,17 +358,17 @@ class Nursery:
         """A prepared box is not needed, or died before it got a job."""
         with contextlib.suppress(KeyError, ValueError):
             self.ready[box.shape].remove(box)
+        self.forget_arming(box)
         box.is_over = True
         box.kill()
         self.clear_away(box)
 
     def clear_away(self, box: Box) -> None:
-        """Take a finished box's things back, once all of its processes are gone."""
-        if box.kill_fd >= 0 and not box._is_empty():
-            box.kill()
+        """Take an ended box's things back, once all of its processes are gone."""
+        if box.kill_fd >= 0:
             self.supervisor.watch(box.kill_fd, lambda _: self._recycle(box))
-            return
-        self._recycle(box)
+        else:
+            self._recycle(box)
 
     def _recycle(self, box: Box) -> None:
         if box.zygote.boxes.pop(box.id, None) is None:
@@ -368,9 +388,13 @@ class Nursery:
             if box.is_over:
                 self._recycle(box)
                 continue
-            if not box.is_ready:
-                self.arming[box.shape] -= 1
+            self.forget_arming(box)
             with contextlib.suppress(KeyError, ValueError):
                 self.ready[box.shape].remove(box)
+            if box.request is not None and not box.has_seen_job():
+                box.is_over = True
+                self.clear_away(box)
+                self.supervisor.take_back(box)
+                continue
             box.break_off("the process that held the box died")
         self._last_reason = "the zygote died"

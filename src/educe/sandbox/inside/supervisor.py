@@ -29,7 +29,7 @@ from educe.sandbox.inside.nursery import Nursery, ZygoteFailed
 
 _LAZY_S = 0.003  # short jobs end before their pipes are worth watching
 _CHECK_S = 0.05
-_KEEP_RESULTS = 1024
+_KEEP_RESULTS, _KEEP_BYTES = 1024, 64 << 20
 _QUEUE_PER_CLIENT = 4096
 
 
@@ -40,6 +40,7 @@ class Client:
         self.sock = sock
         self.reader = wire.Reader()
         self.waiting = bytearray()
+        self.is_sending = False
         self.is_known = False
         self.box: Box | None = None  # of a session
         self.is_session = False
@@ -60,7 +61,11 @@ class Supervisor:
         self.running: dict[int, Box] = {}
         self.sessions: dict[int, Box] = {}
         self.session_queue: deque[Request] = deque()
-        self.results: OrderedDict[str, bytes | list[tuple[Client, int]]] = OrderedDict()
+        self.results: OrderedDict[str, bytes] = OrderedDict()  # by idempotency key
+        self.results_bytes = 0
+        self.waiting: dict[str, list[tuple[Client, int]]] = {}  # for a result that is on its way
+        self.restock_at = 0.0
+        self.is_checking = False  # whether a look at what jobs use is due
         self.slots = cgroups.open_slots() if config["use_cgroups"] else None
         self.nursery = Nursery(config, self.slots, self)
         self.num_finished = 0
@@ -97,7 +102,6 @@ class Supervisor:
             owner = os.pidfd_open(self.config["owner"])
             self.watch(owner, lambda _: self.shut_down())
         self.lifeline.send(marshal.dumps({"listening": True}))
-        self.after(_CHECK_S, self._check_usage)
         while True:
             now = time.monotonic()
             while self.timers and self.timers[0][0] <= now:
@@ -193,12 +197,14 @@ class Supervisor:
             return
         self.forget(client.sock.fileno())
         client.sock.close()
-        self.queue = deque(request for request in self.queue if request.client is not client)
+        # A job with a key may have others waiting for it.
+        self.queue = deque(r for r in self.queue if r.client is not client or r.key)
         self.session_queue = deque(r for r in self.session_queue if r.client is not client)
         if client.box is not None:
             client.box.kill()
         for box in list(self.running.values()):
             if box.request is not None and box.request.client is client and not box.request.key:
+                box.is_unwanted = True  # for a box that cannot be killed yet
                 box.kill()
 
     def reply(self, client: Client, frame: bytes) -> None:
@@ -212,11 +218,13 @@ class Supervisor:
             while client.waiting:
                 del client.waiting[: client.sock.send(client.waiting)]
         except BlockingIOError:
-            pass
+            pass  # the client is slow: the poller calls again when it has read some
         except OSError:
-            client.waiting.clear()
-        wanted = select.EPOLLIN | (select.EPOLLOUT if client.waiting else 0)
-        self.change(client.sock.fileno(), wanted)
+            client.waiting.clear()  # it is gone; its socket's end is handled where it is read
+        if bool(client.waiting) != client.is_sending:
+            client.is_sending = bool(client.waiting)
+            wanted = select.EPOLLIN | (select.EPOLLOUT if client.is_sending else 0)
+            self.change(client.sock.fileno(), wanted)
 
     def _stats(self, request: int) -> dict[str, Any]:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -224,11 +232,12 @@ class Supervisor:
             "id": request,
             "pid": os.getpid(),
             "zygotes": self.nursery.pids(),
-            "running": len(self.running),
+            "running": sum(box.started > 0 for box in self.running.values()),
+            "promised": sum(not box.started for box in self.running.values()),
             "sessions": len(self.sessions),
             "queued": len(self.queue),
             "ready": self.nursery.num_ready(),
-            "arming": sum(self.nursery.arming.values()),
+            "arming": self.nursery.num_arming(),
             "finished": self.num_finished,
             "num_fds": len(os.listdir("/proc/self/fd")),
             "peak_rss_mb": used.ru_maxrss / 1024,
@@ -241,14 +250,14 @@ class Supervisor:
         request = Request(client, head, blob)
         if request.key:
             known = self.results.get(request.key)
-            if isinstance(known, bytes):
+            if known is not None:
                 facts = marshal.loads(known)
                 self.reply(client, wire.pack({**facts, "id": request.id}))
                 return
-            if known is not None:
-                known.append((client, request.id))
+            if request.key in self.waiting:
+                self.waiting[request.key].append((client, request.id))
                 return
-            self.results[request.key] = [(client, request.id)]
+            self.waiting[request.key] = [(client, request.id)]
         self.queue.append(request)
 
     def _pump(self) -> None:
@@ -260,13 +269,21 @@ class Supervisor:
             self._open_session(box, self.session_queue.popleft())
         while self.queue and len(self.running) < self.config["num_parallel"]:
             request = self.queue[0]
-            box = self.nursery.take(request.shape)
-            if box is None:
+            box = self.nursery.claim(request.shape)
+            # Failing to make one may have emptied the queue.
+            if box is None or not self.queue or self.queue[0] is not request:
                 break
             self.queue.popleft()
             self._go(box, request)
-        num_free = self.config["num_parallel"] - len(self.running) + len(self.session_queue)
-        self.nursery.stock([*self.session_queue, *self._next_jobs()], num_free)
+        if self.queue or self.session_queue or not self.running or self._is_time_to_restock():
+            num_free = self.config["num_parallel"] - len(self.running) + len(self.session_queue)
+            self.nursery.stock([*self.session_queue, *self._next_jobs()], num_free)
+        if (self.queue or self.session_queue) and not self.timers:
+            self.after(_CHECK_S, _wake)  # no box could be ordered: try again
+
+    def _is_time_to_restock(self) -> bool:
+        """Boxes that nobody waits for are made when the jobs are done, or last for longer."""
+        return time.monotonic() >= self.restock_at
 
     def _next_jobs(self) -> list[Request]:
         count = self.config["num_parallel"] + self.config["num_spare"]
@@ -283,18 +300,37 @@ class Supervisor:
             request.client.early = b""
 
     def _go(self, box: Box, request: Request) -> None:
-        limits = request.limits
         self.running[box.id] = box
         try:
             box.go(request)
         except OSError as error:  # the control group refused
             box.break_off(str(error))
-            return
-        self.after(_LAZY_S, box.watch_pipes)
-        self.after(limits["wall_s"], lambda: self._deadline(box))
 
-    def _deadline(self, box: Box) -> None:
-        if self.running.get(box.id) is box and box.exit_status is None:
+    def job_started(self, box: Box) -> None:
+        """A box began with its job: watch over it."""
+        request = box.request
+        assert request is not None
+        if not self.is_checking:
+            self.is_checking = True
+            self.after(_CHECK_S, self._check_usage)
+        if request.is_session:
+            return
+        self.restock_at = box.started + _LAZY_S
+        self.after(_LAZY_S, box.watch_pipes)
+        number = box.id
+        self.after(request.limits["wall_s"], lambda: self._deadline(number))
+
+    def take_back(self, box: Box) -> None:
+        """A job's box could not be prepared: the job is the next one again."""
+        request = box.request
+        assert request is not None
+        del self.running[box.id]
+        request.attempts -= 1
+        self.queue.appendleft(request)
+
+    def _deadline(self, number: int) -> None:
+        box = self.running.get(number)
+        if box is not None and box.exit_status is None:
             box.facts["late"] = True
             box.kill()
 
@@ -302,9 +338,11 @@ class Supervisor:
         """Enforce processor time of whole jobs, and memory where no control group does."""
         now = time.monotonic()
         for box in [*self.running.values(), *self.sessions.values()]:
-            if box.exit_status is None and now - box.started >= _CHECK_S:
+            if box.exit_status is None and box.started and now - box.started >= _CHECK_S:
                 box.check_usage()
-        self.after(_CHECK_S, self._check_usage)
+        self.is_checking = bool(self.running or self.sessions)
+        if self.is_checking:
+            self.after(_CHECK_S, self._check_usage)
 
     def finished(self, box: Box) -> None:
         """A box reported its end: answer its client."""
@@ -322,19 +360,19 @@ class Supervisor:
             return
         if box.facts.get("broken"):
             box.facts["broke_twice"] = True
-        frame = wire.pack({**box.facts, "id": request.id})
-        waiting = self.results.get(request.key) if request.key else None
-        if isinstance(waiting, list):
-            for client, number in waiting:
-                self.reply(client, wire.pack({**box.facts, "id": number}))
-            if box.facts.get("broken"):
-                del self.results[request.key]
-            else:
-                self.results[request.key] = marshal.dumps(box.facts)
-            while len(self.results) > _KEEP_RESULTS:
-                self.results.popitem(last=False)
-        else:
-            self.reply(request.client, frame)
+        waiting = self.waiting.pop(request.key, None) if request.key else None
+        for client, number in waiting or [(request.client, request.id)]:
+            self.reply(client, wire.pack({**box.facts, "id": number}))
+        if waiting and not box.facts.get("broken"):
+            self._keep_result(request.key, marshal.dumps(box.facts))
+
+    def _keep_result(self, key: str, data: bytes) -> None:
+        """Remember what a key's job gave, as long as there is room."""
+        self.results[key] = data
+        self.results_bytes += len(data)
+        while len(self.results) > _KEEP_RESULTS or self.results_bytes > _KEEP_BYTES:
+            _, old = self.results.popitem(last=False)
+            self.results_bytes -= len(old)
 
     def cannot_serve(self, shape: Shape, reason: str) -> None:
         """No box of a shape can be made: its jobs fail as ours."""
@@ -342,8 +380,13 @@ class Supervisor:
         self.session_queue = deque(r for r in self.session_queue if r.shape != shape)
         self.queue = deque(request for request in self.queue if request.shape != shape)
         for request in failed:
-            self.results.pop(request.key, None)
-            self.reply(request.client, wire.pack({"id": request.id, "broken": reason}))
+            waiting = self.waiting.pop(request.key, None) if request.key else None
+            for client, number in waiting or [(request.client, request.id)]:
+                self.reply(client, wire.pack({"id": number, "broken": reason}))
+
+
+def _wake() -> None:
+    """Nothing but a reason to wake up: every turn of the loop looks at what waits."""
 
 
 def main() -> NoReturn:

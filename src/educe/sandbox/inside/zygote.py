@@ -131,7 +131,8 @@ class Zygote:
         data, fds = receive(self.control)
         if not data:
             os._exit(0)
-        order = Order(*marshal.loads(data), fds)
+        box, disk_mb, num_inodes, loopback, uid, num_cgroups = marshal.loads(data)
+        order = Order(box, disk_mb, num_inodes, loopback, uid, num_cgroups, fds)
         try:
             if self.has_namespaces:
                 self._arm(order)
