@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from host_state import listener
 from hostile import ROWS
 
 from educe.sandbox import BoxVerdict, Job, Level, Sandbox, open_sandbox
@@ -19,7 +20,8 @@ def run_all(sandbox: Sandbox) -> list[str]:
     sandbox.run(Job("secret = 'NEEDLE' '-IN-AN-EARLIER-JOB'\nprint(secret * 3)"))
     names = sys.argv[2].split(",") if len(sys.argv) > 2 else [row.name for row in ROWS]
     rows = [row for row in ROWS if sandbox.level in row.levels and row.name in names]
-    results = sandbox.run_batch([row.job() for row in rows])
+    with listener():
+        results = sandbox.run_batch([row.job() for row in rows])
     complaints = [row.complaint(result) for row, result in zip(rows, results, strict=True)]
     after = sandbox.run(Job("print('fine')"))
     if after.verdict is not BoxVerdict.OK:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from host_state import listener, wait_for_rest
 from hostile import FAST, ROWS, Row
 
 from educe.sandbox import BoxVerdict, Job, Level, Result, Sandbox, SandboxError, open_sandbox
@@ -32,7 +31,7 @@ def run_rows(level: str, rows: list[Row]) -> dict[str, tuple[Row, Result]]:
         sandbox = open_sandbox(level, num_parallel=4)
     except SandboxError as error:
         pytest.skip(str(error))
-    with sandbox:
+    with listener(), sandbox:
         needle = "secret = 'NEEDLE' + '-IN-AN-EARLIER-JOB'\nprint(secret * 3)"
         sandbox.run(Job(needle))
         rows = [row for row in rows if sandbox.level in row.levels]
@@ -44,25 +43,8 @@ def run_rows(level: str, rows: list[Row]) -> dict[str, tuple[Row, Result]]:
 
 def check_nothing_is_left(sandbox: Sandbox) -> None:
     """Fail when a process of a finished job is still alive, or the supervisor holds on to things."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        stats = sandbox.stats()
-        alive = _boxes_of(stats["zygotes"])
-        if not stats["running"] and alive <= 2 * (stats["ready"] + stats["arming"]):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{alive} processes alive with {stats}")
-
-
-def _boxes_of(zygotes: list[int]) -> int:
-    count, waiting = 0, list(zygotes)
-    while waiting:
-        pid = waiting.pop()
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            children = [int(child) for child in task.read_text().split()]
-            count += len(children)
-            waiting += children
-    return count
+    complaint = wait_for_rest(sandbox)
+    assert not complaint, complaint
 
 
 @pytest.fixture(scope="module")
@@ -130,51 +112,6 @@ def test_jobs_are_killed_at_their_deadline(level: str) -> None:
         result = sandbox.run(Job(bomb.source, limits=FAST))
         assert result.verdict is not BoxVerdict.OK
         check_nothing_is_left(sandbox)
-
-
-@pytest.mark.soak
-def test_ten_thousand_jobs_in_random_order() -> None:
-    draw = random.Random(7)
-    with open_sandbox(minimum="plain", num_parallel=4) as sandbox:
-        rows = [row for row in ROWS if sandbox.level in row.levels]
-        quick = [row for row in rows if "TLE_WALL" not in row.verdicts]
-        before = sandbox.stats()
-        for _ in range(50):
-            chosen = [draw.choice(quick) for _ in range(200)]
-            results = sandbox.run_batch([row.job() for row in chosen])
-            told = [row.complaint(r) for row, r in zip(chosen, results, strict=True)]
-            assert not [complaint for complaint in told if complaint]
-        check_nothing_is_left(sandbox)
-        after = sandbox.stats()
-        assert after["zygotes"] == before["zygotes"]
-        assert after["num_fds"] <= before["num_fds"] + 40
-
-
-@pytest.mark.soak
-def test_a_hundred_thousand_jobs_leave_nothing_behind() -> None:
-    jobs = [Job(f"print({n})") for n in range(500)]
-    with open_sandbox(minimum="plain") as sandbox:
-        sandbox.run_batch(jobs * 4)
-        before, mounts = sandbox.stats(), len(Path("/proc/self/mounts").read_text().splitlines())
-        for _ in range(196):
-            assert {r.verdict for r in sandbox.run_batch(jobs)} == {BoxVerdict.OK}
-        check_nothing_is_left(sandbox)
-        after = sandbox.stats()
-        assert after["num_fds"] <= before["num_fds"] + 8
-        assert after["peak_rss_mb"] < before["peak_rss_mb"] + 16
-        assert len(Path("/proc/self/mounts").read_text().splitlines()) == mounts
-
-
-@pytest.mark.slow
-def test_a_thousand_sleeping_jobs_at_once() -> None:
-    from educe.sandbox import Limits
-
-    limits = Limits(cpu_s=5, wall_s=120, memory_mb=64, disk_mb=1, num_inodes=16)
-    with open_sandbox(minimum="namespaces", num_parallel=1000) as sandbox:
-        results = sandbox.run_batch([Job("import time; time.sleep(3)", limits=limits)] * 1000)
-        assert {result.verdict for result in results} == {BoxVerdict.OK}
-        assert max(result.times.wall_s for result in results) < 100
-        assert sandbox.stats()["peak_rss_mb"] < 200
 
 
 def test_levels_are_stamped_on_results(each_level: Sandbox) -> None:

@@ -7,9 +7,10 @@ from typing import Literal
 
 from educe.sandbox import Job, Level, Limits, Result
 
-FAST = Limits(cpu_s=0.4, wall_s=15.0, memory_mb=64, disk_mb=8, num_inodes=256, num_processes=16)
+# Wall time is generous: these end by what they use, on a busy machine too.
+FAST = Limits(cpu_s=0.4, wall_s=60.0, memory_mb=64, disk_mb=8, num_inodes=256, num_processes=16)
 SLEEPY = Limits(cpu_s=2.0, wall_s=0.5, memory_mb=64, disk_mb=8, num_inodes=256, num_processes=16)
-CALM = Limits(cpu_s=4.0, wall_s=40.0, memory_mb=128, disk_mb=8, num_inodes=256, num_processes=16)
+CALM = Limits(cpu_s=4.0, wall_s=120.0, memory_mb=128, disk_mb=8, num_inodes=256, num_processes=16)
 
 
 @dataclass(frozen=True)
