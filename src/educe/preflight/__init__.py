@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from educe.config.loader import LoadedRecipe, join_problems
 from educe.config.settings import Recipe
 from educe.core.errors import EduceError, RecipeError
-from educe.preflight import batch, credit, data, machine, mixing, model, stages
+from educe.preflight import batch, credit, data, isolation, machine, mixing, model, review, stages
 from educe.preflight.estimate import Estimate, estimate_run
 from educe.preflight.plan import Plan, reinforce_algebra
 
@@ -37,6 +37,8 @@ _CHECKS: tuple[_Check, ...] = (
     machine.check_extras,
     machine.check_device,
     machine.check_run_folder,
+    isolation.check_isolation,
+    review.check_review,
 )
 
 

@@ -100,7 +100,20 @@ def _facts(after: EvalResult, before: EvalResult | None) -> dict[str, str]:
     }
     names.update({k: str(v) for k, v in shown.items() if v is not None})
     names["completions"] = f"{len(after.rows):,}"
-    return names
+    return {**names, **_isolation(after, before)}
+
+
+def _isolation(after: EvalResult, before: EvalResult | None) -> dict[str, str]:
+    """Say at which sandbox levels programs were judged, and whose tests shared their process."""
+    rows = [*after.rows, *(before.rows if before is not None else ())]
+    judged = [row for row in rows if "integrity" in row.proof]
+    if not judged:
+        return {}
+    told = {"sandbox level": ", ".join(sorted({str(row.proof.get("level")) for row in judged}))}
+    sharing = sorted({row.domain for row in judged if row.proof["integrity"] == "in_process"})
+    if sharing:
+        told["tests in the candidate's process"] = ", ".join(sharing)
+    return told
 
 
 # --- wording shared by the formats -------------------------------------------------------------
