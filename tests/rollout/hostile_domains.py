@@ -146,14 +146,15 @@ def make_nothing() -> Hostile:
 
 
 class Executing(Hostile):
-    """Says that it executes code, and asks its sandbox for its level."""
+    """Says that it executes code, and tells which sandbox it was handed."""
 
     spec = DomainSpec("hostile", "hostile", "code", "runs programs", executes_code=True)
 
     def score(
         self, task: Task, state: JSON, transcript: Sequence[Message], services: Services
     ) -> Score:
-        return Score.right(reason=f"level {services.sandbox.level}")
+        supervisor = services.sandbox.stats()["pid"]
+        return Score.right(reason=f"level {services.sandbox.level} of {supervisor}")
 
 
 def make_executing() -> Executing:
