@@ -1,10 +1,10 @@
-"""What isolation costs, as ratios measured side by side in one run.
+"""What isolation costs and keeps, each figure beside its target and what it is compared with.
 
-    python benchmarks/sandbox.py [--jobs 400] [--json FILE]
+    python benchmarks/sandbox.py [--jobs 400] [--full] [--only NAME] [--json FILE]
 
-Each line says what was measured, its target and whether it was met. All processes of this machine
-share its cores, so the ratios mean more than the milliseconds: the things that are compared are
-measured in turns, a few at a time, and the medians are taken over all turns.
+All processes of this machine share its cores, so the ratios mean more than the milliseconds: the
+things that are compared are measured in turns, a few at a time, and the medians are taken over all
+turns. ``--full`` takes the sizes of the soak tests: an hour or two on two cores, not minutes.
 """
 
 from __future__ import annotations
@@ -12,209 +12,144 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import subprocess
+import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import sandbox_measures as measures
 from lock import quiet_machine
 
-from educe.sandbox import BoxVerdict, Call, Job, Limits, Sandbox, open_sandbox
-from educe.sandbox.contract import Level
-from educe.sandbox.embedded import EmbeddedBackend
-from educe.sandbox.launch import interpreter
 
-SOURCE = "print(sum(range(10)))"
-JOB = Job(SOURCE)
-HERE = Path(__file__).resolve().parent
-# Forks itself, compiles and runs the program in the child, waits: what Python alone costs.
-_FLOOR = """
-import gc, os, sys, time
-source, count = sys.argv[1], int(sys.argv[2])
-null = os.open(os.devnull, os.O_WRONLY)
-os.dup2(null, 1)
-gc.freeze()
-took = []
-for _ in range(count):
-    begun = time.perf_counter()
-    child = os.fork()
-    if child == 0:
-        exec(compile(source, "main.py", "exec"), {"__name__": "__main__"})
-        sys.stdout.flush()
-        os._exit(0)
-    os.waitpid(child, 0)
-    took.append(time.perf_counter() - begun)
-os.write(2, repr(took).encode())
-"""
+@dataclass(frozen=True)
+class Figure:
+    """One line: what it is, its bound, and the value of the same run that it is divided by."""
 
+    text: str
+    bound: float
+    is_at_most: bool = True
+    unit: str = ""
+    beside: str = ""
+    beside_text: str = ""
+    is_ratio: bool = False  # the bound is on the ratio, not on the value
 
-def floor_times(count: int) -> list[float]:
-    command = [interpreter(), "-I", "-S", "-c", _FLOOR, SOURCE, str(count)]
-    told = subprocess.run(command, capture_output=True, check=True).stderr
-    return [float(part) for part in told.decode().strip("[]").split(",")]
-
-
-def job_times(sandbox: Sandbox, count: int, pause_s: float) -> list[float]:
-    took = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        result = sandbox.run(JOB)
-        took.append(time.perf_counter() - begun)
-        assert result.verdict is BoxVerdict.OK, result
-        time.sleep(pause_s)  # the next box gets ready outside what is measured
-    return took
+    def line(self, name: str, values: measures.Values) -> str:
+        """Return the printed line; a figure that could not be measured says so."""
+        if name not in values or (self.is_ratio and self.beside not in values):
+            return f"{'skipped':>12}  {'':24}{self.text}"
+        value = values[name]
+        other = values.get(self.beside, 0.0)
+        ratio = value / other if other else 0.0
+        judged = ratio if self.is_ratio else value
+        met = judged <= self.bound if self.is_at_most else judged >= self.bound
+        sign = "<=" if self.is_at_most else ">="
+        shown = f"{judged:.2f}{'x' if self.is_ratio else ' ' + self.unit if self.unit else ''}"
+        bound = f"{sign} {self.bound:g}{'x' if self.is_ratio else ''}"
+        beside = ""
+        if other:
+            beside = (
+                f"; {value:.2f} {self.unit} beside {other:.2f} {self.unit} of {self.beside_text}"
+            )
+            beside += "" if self.is_ratio else f": {ratio:.2f}x"
+        return f"{shown:>12}  {bound:<10} {'met   ' if met else 'MISSED'}  {self.text}{beside}"
 
 
-def rate(run: Callable[[int], object], count: int, workers: int) -> float:
-    """Return calls per second with some workers side by side."""
-    begun = time.perf_counter()
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(run, range(count)))
-    return count / (time.perf_counter() - begun)
+_FLOOR = {"beside": "floor_ms", "beside_text": "a plain Python fork + compile + exit"}
+_KILL = {"beside": "kill_floor_ms", "beside_text": "a plain child, killed and waited for"}
+FIGURES = {
+    "cold_ms": Figure("isolated Python job, cold, median", 4.0, unit="ms", **_FLOOR),
+    "cold_p99_ms": Figure("isolated Python job, cold, 99th percentile", 15.0, unit="ms", **_FLOOR),
+    "armed_ms": Figure("isolated Python job, prepared box, median", 1.5, unit="ms", **_FLOOR),
+    "armed_p99_ms": Figure("prepared box, 99th percentile", 5.0, unit="ms", **_FLOOR),
+    "overhead": Figure("cold job against Python's floor", 2.0, unit="ms", is_ratio=True, **_FLOOR),
+    "boxes_per_s": Figure(
+        "jobs a second against `python -I -S` processes", 3.0, False, "/s", "bare_per_s",
+        "`python -I -S`", True,
+    ),
+    "boxes_per_s_bwrap": Figure(
+        "jobs a second against bubblewrap's", 5.0, False, "/s", "bwrap_per_s", "bubblewrap", True
+    ),
+    "case_cpu_ms": Figure(
+        "one more test case, processor time", 1.2, True, "ms", "call_floor_ms",
+        "a plain fork + call + exit",
+    ),
+    "kill_sleep_ms": Figure("dead after the deadline: a sleeper", 100.0, unit="ms", **_KILL),
+    "kill_loop_ms": Figure("dead after the deadline: a busy loop", 100.0, unit="ms", **_KILL),
+    "kill_bomb_ms": Figure("dead after the deadline: a fork bomb", 100.0, unit="ms", **_KILL),
+    "kill_sleep_loaded_ms": Figure("the same, machine busy: a sleeper", 150.0, unit="ms", **_KILL),
+    "kill_loop_loaded_ms": Figure("the same, machine busy: a loop", 150.0, unit="ms", **_KILL),
+    "kill_bomb_loaded_ms": Figure("the same, machine busy: a bomb", 150.0, unit="ms", **_KILL),
+    "user_cold_ms": Figure(
+        "cold job of an ordinary user against root's", 1.4, True, "ms", "root_cold_ms", "root", True
+    ),
+    "sleepers_wrong": Figure("of 1,000 sleepers at once, failed", 0.0),
+    "rows_wrong_cgroups": Figure("hostile rows with another ending, level cgroups", 0.0),
+    "rows_wrong_namespaces": Figure("hostile rows with another ending, level namespaces", 0.0),
+    "rows_wrong_confined": Figure("hostile rows with another ending, level confined", 0.0),
+    "mix_wrong": Figure("complaints in the random mix of hostile jobs", 0.0),
+    "flat_wrong": Figure("complaints of growth after many jobs", 0.0),
+    "cheats_paid": Figure("tamper programs rewarded", 0.0),
+    "gold_failed": Figure("golden programs failed, 20 times each", 0.0),
+    "flips": Figure("verdicts that flipped beside a loading process", 0.0),
+    "good_checks_behind_hung_s": Figure(
+        "100 good checks behind W + 1 hung ones", 10.0, True, "s", "good_checks_s",
+        "100 good checks alone",
+    ),
+}  # fmt: skip
 
 
-def bare_run(_: int) -> None:
-    subprocess.run([interpreter(), "-I", "-S", "-c", SOURCE], capture_output=True, check=True)
-
-
-def bubblewrap_run(_: int) -> None:
-    shown = [
-        part for path in ("/usr", "/lib", "/lib64", "/bin") for part in ("--ro-bind", path, path)
-    ]
-    prefix = str(Path(interpreter()).parent.parent)
-    command = ["bwrap", "--unshare-all", *shown, "--ro-bind", prefix, prefix, "--tmpfs", "/tmp"]
-    command += [interpreter(), "-I", "-S", "-c", SOURCE]
-    subprocess.run(command, capture_output=True, check=True)
-
-
-def kill_delays(sandbox: Sandbox) -> dict[str, float]:
-    """Return seconds past the deadline until a job was known to be dead, the worst of three."""
-    programs = {
-        "sleep": "import time; time.sleep(60)",
-        "fork bomb": "import os\nwhile True:\n try: os.fork()\n except OSError: pass",
+def measure(given: argparse.Namespace) -> measures.Values:
+    """Run the measurements that were asked for, saying which is on."""
+    mix, flat, flips = (10_000, 100_000, 1000) if given.full else (500, 5000, 20)
+    steps: dict[str, Callable[[], measures.Values]] = {
+        "latency": lambda: measures.latency_and_throughput(given.jobs),
+        "cases": lambda: measures.case_cpu(200),
+        "kill": measures.kill_delays,
+        "user": lambda: measures.ordinary_user(given.jobs // 2),
+        "sleepers": lambda: measures.sleepers(1000),
+        "hung": measures.hung_checks,
+        "behaviour": lambda: measures.behaviour(mix, flat, flips),
     }
-    limits = Limits(cpu_s=60, wall_s=0.5, num_processes=64)
-    delays = {}
-    for name, source in programs.items():
-        worst = 0.0
-        for _ in range(3):
+    values: measures.Values = {}
+    for name, step in steps.items():
+        if given.only in ("", name):
             begun = time.perf_counter()
-            result = sandbox.run(Job(source, limits=limits))
-            waited = result.times.queue_s + limits.wall_s
-            worst = max(worst, time.perf_counter() - begun - waited)
-        delays[name] = worst
-    return delays
-
-
-def case_cpu(sandbox: Sandbox, count: int) -> float:
-    """Return processor seconds of one more test case, fork included."""
-
-    def spent(calls: int) -> float:
-        job = Job(
-            "def f(x): return x + 1", entry_point="f", calls=tuple(Call((i,)) for i in range(calls))
-        )
-        return median(sandbox.run(job).times.cpu_s for _ in range(5))
-
-    return (spent(count + 10) - spent(10)) / count
-
-
-def as_user(count: int) -> float | None:
-    """Return the median cold job of an ordinary user, None where that cannot be tried here."""
-    helper = HERE.parent / "tests" / "sandbox" / "unprivileged.py"
-    if os.geteuid() != 0 or not helper.exists():
-        return None
-    command = [sys.executable, str(helper), "12345", str(Path(__file__).resolve())]
-    done = subprocess.run(
-        [*command, "--cold-only", str(count)], capture_output=True, text=True, check=False
-    )
-    return float(done.stdout) if done.returncode == 0 else None
-
-
-def cold_sandbox() -> Sandbox:
-    return Sandbox(EmbeddedBackend(minimum=Level.NAMESPACES, num_parallel=1, num_spare=0))
-
-
-def measure(count: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {
-        name: [] for name in ("floor", "cold", "armed", "bare", "box", "bwrap")
-    }
-    turns, workers = 5, len(os.sched_getaffinity(0))
-    has_bubblewrap = shutil.which("bwrap") is not None
-    with cold_sandbox() as cold, open_sandbox(num_parallel=workers) as warm:
-        for sandbox in (cold, warm):
-            job_times(sandbox, 10, 0.01)
-        for _ in range(turns):
-            found["floor"] += floor_times(count // turns)
-            found["cold"] += job_times(cold, count // turns, 0.0)
-            found["armed"] += job_times(warm, count // turns, 0.006)
-            found["bare"].append(rate(bare_run, count // turns, workers))
-            begun = time.perf_counter()
-            warm.run_batch([JOB] * count)
-            found["box"].append(count / (time.perf_counter() - begun))
-            if has_bubblewrap:
-                found["bwrap"].append(rate(bubblewrap_run, count // turns, workers))
-        delays = kill_delays(warm)
-        values = {
-            "level": float(warm.level),
-            "floor_ms": median(found["floor"]) * 1e3,
-            "cold_ms": median(found["cold"]) * 1e3,
-            "cold_p99_ms": quantiles(found["cold"], n=100)[98] * 1e3,
-            "armed_ms": median(found["armed"]) * 1e3,
-            "armed_p99_ms": quantiles(found["armed"], n=100)[98] * 1e3,
-            "overhead_ratio": median(found["cold"]) / median(found["floor"]),
-            "boxes_per_s": median(found["box"]),
-            "bare_per_s": median(found["bare"]),
-            "throughput_ratio": median(found["box"]) / median(found["bare"]),
-            "case_cpu_ms": case_cpu(warm, 200) * 1e3,
-            "kill_sleep_ms": delays["sleep"] * 1e3,
-            "kill_bomb_ms": delays["fork bomb"] * 1e3,
-        }
-    if has_bubblewrap:
-        values["bwrap_ratio"] = median(found["box"]) / median(found["bwrap"])
-    user = as_user(count // 2)
-    if user is not None:
-        values["user_ratio"] = user * 1e3 / values["cold_ms"]
-    return values
-
-
-# name: (what it is, limit, whether at most or at least)
-TARGETS = {
-    "cold_ms": ("isolated Python job, cold, median", 4.0, "<="),
-    "armed_ms": ("isolated Python job, prepared box, median", 1.5, "<="),
-    "overhead_ratio": ("cold job / plain Python fork + compile + exit", 2.0, "<="),
-    "throughput_ratio": ("jobs per second / `python -I -S` processes per second", 3.0, ">="),
-    "bwrap_ratio": ("jobs per second / bubblewrap's", 5.0, ">="),
-    "case_cpu_ms": ("one more test case, processor time", 1.2, "<="),
-    "kill_sleep_ms": ("dead after the deadline, a sleeper", 100.0, "<="),
-    "kill_bomb_ms": ("dead after the deadline, a fork bomb", 100.0, "<="),
-    "user_ratio": ("cold job of an ordinary user / root's", 1.4, "<="),
-}
+            values |= step()
+            print(f"{name}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+    for copy, of in (("overhead", "cold_ms"), ("boxes_per_s_bwrap", "boxes_per_s")):
+        if of in values:
+            values[copy] = values[of]
+    return values | measures.machine()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--jobs", type=int, default=400)
+    parser.add_argument("--full", action="store_true", help="the soak tests' full sizes")
+    parser.add_argument("--only", default="", help="one measurement, e.g. latency")
     parser.add_argument("--json", type=Path, help="append the figures to this file")
     parser.add_argument("--cold-only", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.cold_only:
-        with cold_sandbox() as sandbox:
-            print(median(job_times(sandbox, given.cold_only, 0.0)))
+        with measures.cold_sandbox() as sandbox:
+            measures.job_times(sandbox, 10, 0.0)
+            print(median(measures.job_times(sandbox, given.cold_only, 0.0)))
         return 0
     with quiet_machine():
-        values = measure(given.jobs)
-    for name, (text, limit, how) in TARGETS.items():
-        if name not in values:
-            print(f"{'skipped':>10}          {text}")
-            continue
-        met = values[name] <= limit if how == "<=" else values[name] >= limit
-        print(f"{values[name]:10.2f} {how} {limit:5.1f}  {'met   ' if met else 'MISSED'} {text}")
+        values = measure(given)
+    was_forced = os.environ.get("EDUCE_BENCH_ANYWAY") == "1"
+    print(
+        f"{int(values['cores'])} cores, Linux {platform.release()}, Python "
+        f"{platform.python_version()}" + (", NOT on a quiet machine" if was_forced else "")
+    )
+    for name, figure in FIGURES.items():
+        if not given.only or name in values:
+            print(figure.line(name, values))
     if given.json:
         with given.json.open("a") as file:
             file.write(json.dumps(values) + "\n")
