@@ -42,17 +42,20 @@ def resolved_bundles(recipe: Recipe, domains: Mapping[str, DomainSettings]) -> d
     return {name: bundle_of(recipe, own) for name, own in domains.items()}
 
 
-def eval_limits(recipe: Recipe, domains: Mapping[str, DomainSettings]) -> dict[str, Limits]:
-    """Return what the recipe replaces of each domain's own token and turn limits."""
-    return {
-        name: Limits(
-            max_completion_tokens=own.max_completion_tokens
+def eval_limits(
+    recipe: Recipe, settings: Mapping[str, DomainSettings], domains: Mapping[str, Domain]
+) -> dict[str, Limits]:
+    """Return each domain's token and turn limits in evaluations."""
+    limits = {}
+    for name, own in settings.items():
+        tokens = (
+            own.max_completion_tokens
             or recipe.rl.max_completion_tokens
-            or None,
-            max_turns=own.max_turns or None,
+            or domains[name].spec.max_completion_tokens
         )
-        for name, own in domains.items()
-    }
+        tokens = max(tokens, recipe.eval.least_completion_tokens)
+        limits[name] = Limits(max_completion_tokens=tokens, max_turns=own.max_turns or None)
+    return limits
 
 
 def set_threads(threads: int) -> None:
@@ -186,7 +189,7 @@ def build_session(
         scoring,
         runner,
         identity=[weights_digest(model), chat.template, chat.system_prompt, recipe.run.seed],
-        limits=eval_limits(recipe, own_settings),
+        limits=eval_limits(recipe, own_settings, own_domains),
         sandbox=shared,
         owns_sandbox=shared is not sandbox,
     )

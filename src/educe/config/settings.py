@@ -325,6 +325,12 @@ class EvalSettings(Section):
     )
     few_shot: int = Field(3, ge=0, description="Examples of the few-shot base prompt.")
     interval: float = Field(0.95, gt=0.5, lt=1, description="Coverage of the intervals.")
+    least_completion_tokens: int = Field(
+        0,
+        ge=0,
+        description="Tokens that a turn may have at least, whatever the domain's own limit, so "
+        "that a model that never learned to answer briefly can finish.",
+    )
     suite: str = Field("", description="Suite asked after training too, e.g. standard.")
     tier: Literal["small", "medium", "large"] = Field(
         "small", description="How much the suite asks."
