@@ -49,14 +49,17 @@ for fd in range(3, 16):
 os._exit(0)
 """
 _SEARCH = """
-import builtins, gc, sys
-builtins.exec = lambda *arguments: None
-frame = sys._getframe()
-while frame:
-    frame.f_globals["observe"] = lambda program: max(
-        (o for o in gc.get_objects() if type(o) is list), key=len
-    )
-    frame = frame.f_back
+import builtins, gc
+
+def find():
+    plain = (int, str, list)
+    found = [o for o in gc.get_objects() if type(o) is list and all(type(v) in plain for v in o)]
+    return max(found, key=len, default=[])
+
+def take_over(program, space):
+    space["observe"] = find
+
+builtins.exec = take_over
 """
 
 

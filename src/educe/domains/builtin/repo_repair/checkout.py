@@ -18,7 +18,7 @@ from educe.domains.builtin.stateful_tools.tools import ToolFailure
 if TYPE_CHECKING:
     from educe.sandbox import Sandbox, Session
 
-MAX_FILES, MAX_FILE_BYTES = 120, 1 << 16
+MAX_FILES, MAX_FILE_BYTES, _MAX_KEPT_BYTES = 120, 1 << 15, 1 << 20
 _MAX_DEPTH = 6
 _FILE_SECONDS, _CPU_S, _WALL_S, _MEMORY_MB = 2.0, 4.0, 8.0, 256
 
@@ -173,7 +173,7 @@ class SessionFiles:
         turn = self._open().python(f"{program}\n\nmain({list(paths)!r}, {_FILE_SECONDS})\n")
         try:
             if not turn.lost_files:
-                self.tree = {path: self.read(path) for path in self._texts()}
+                self.tree = self._texts()
         except InfrastructureError:  # the tested code broke the box; what was written is kept
             pass
         finally:
@@ -183,14 +183,19 @@ class SessionFiles:
             raise ToolFailure(f"the test run broke off: {turn.text[-200:] or turn.status}")
         return reports
 
-    def _texts(self) -> list[str]:
-        found = []
+    def _texts(self) -> dict[str, str]:
+        """Return the text files that are in the box now, as many as a checkout may keep."""
+        found: dict[str, str] = {}
+        size = 0
         for path in self.paths():
             try:
-                self.read(path)
-            except ToolFailure:
+                text = self.read(path)
+            except ToolFailure:  # not a text
                 continue
-            found.append(path)
+            size += len(text.encode())
+            if size > _MAX_KEPT_BYTES:
+                break
+            found[path] = text
         return found
 
 

@@ -33,6 +33,7 @@ from educe.domains.builtin.stateful_tools.tools import ToolFailure, call_text, d
 from educe.models.chat import parse_tool_calls
 
 _MAX_DRAWS, _MAX_WORDINGS, _MAX_CALLS = 5000, 200, 8
+_SHOWN_CALLS = 2  # edits of one file that a demonstration makes in one turn
 _OPENING_TAG = "<tool_call>"
 _FINISHED = "Done."
 
@@ -124,7 +125,8 @@ class RepoRepair(DomainBase):
         turns: list[list[Any]] = [[look] for look in looks]
         for call in task.metadata["calls"]:
             last: list[Any] = turns[-1][0] if turns else ["", {}]
-            if last[0] == "edit_file" and last[1]["path"] == call[1]["path"]:
+            is_same_file = last[0] == "edit_file" and last[1]["path"] == call[1]["path"]
+            if is_same_file and len(turns[-1]) < _SHOWN_CALLS:
                 turns[-1].append(call)
             else:
                 turns.append([call])

@@ -16,7 +16,7 @@ from educe.core.protocols import Services
 from educe.core.types import JSON, Fault, Score, Task, Verdict
 
 # A right package needs a fraction of a second; wall limits are wide because machines get busy.
-_CPU_S, _WALL_S, _CASE_WALL_S, _MEMORY_MB = 6.0, 18.0, 6.0, 256
+_CPU_S, _WALL_S, _CASE_WALL_S, _MEMORY_MB = 6.0, 14.0, 5.0, 256
 _MAX_NAMED = 8
 
 # The modules are imported once, before the process is forked for each test. One that fails is left
@@ -124,7 +124,8 @@ def score_run(
     share = 1 - len(left) / len(before)
     value = float(run.is_whole)
     if not run.is_whole:
-        value = min(share, 0.99) if is_partial and not broken else 0.0
+        # Nothing failed and yet the run was not whole: then it was forged or broken off.
+        value = share if is_partial and left and not broken else 0.0
     verdict = Verdict.RIGHT if run.is_whole else Verdict.PARTIAL if value > 0 else Verdict.WRONG
     proof = dict(run.proof or {})
     return Score(

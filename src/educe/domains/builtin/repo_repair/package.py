@@ -44,10 +44,10 @@ class Size:
 SIZES: Mapping[str, Size] = {
     size.name: size
     for size in (
-        Size("tiny", (3, 3), (1, 1), (1, 2), 0, 1.0, True, True, 6, 128),
-        Size("small", (5, 6), (1, 2), (2, 2), 0, 1.0, False, True, 10, 160),
-        Size("medium", (9, 12), (1, 2), (2, 3), 0, 0.9, False, True, 14, 192),
-        Size("large", (16, 20), (1, 3), (3, 5), 2, 0.75, False, False, 18, 224),
+        Size("tiny", (3, 3), (1, 1), (1, 2), 0, 1.0, True, True, 6, 224),
+        Size("small", (5, 6), (1, 2), (2, 2), 0, 1.0, False, True, 10, 256),
+        Size("medium", (9, 12), (1, 2), (2, 3), 0, 0.9, False, True, 14, 256),
+        Size("large", (16, 20), (1, 3), (3, 5), 2, 0.75, False, False, 18, 256),
         Size("huge", (26, 30), (1, 3), (4, 7), 3, 0.6, False, False, 24, 256),
     )
 }
