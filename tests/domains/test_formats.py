@@ -279,3 +279,26 @@ def test_the_best_goes_against_the_worst() -> None:
     assert best_against_worst(scored, min_gap=0.5, limit=9) == [(2, 1, 1.0), (4, 3, 0.5)]
     assert best_against_worst(scored, min_gap=0.6, limit=9) == [(2, 1, 1.0)]
     assert best_against_worst([(0.5, "a", 1), (0.5, "b", 2)], min_gap=0.1, limit=1) == []
+
+
+# Folders of the package datasets
+
+
+def test_saved_data_sets_and_parquet(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_list(rows(20))
+    made.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "parquet").mkdir()
+    made.to_parquet(str(tmp_path / "parquet" / "a.parquet"))
+    window: dict[str, Any] = {"streaming": True, "shuffle_buffer": 3}
+    for folder in ("saved", "parquet"):
+        found = example_set(tmp_path / folder)
+        assert found.num_train == 20
+        assert {prompt_of(found.train(i)) for i in range(20)} == {r["prompt"] for r in rows(20)}
+        stream = example_set(tmp_path / folder, **window).stream()
+        first = [prompt_of(stream.next()) for _ in range(8)]
+        state = json.loads(json.dumps(stream.progress()))
+        assert len(set(first)) == 8
+        again = ExampleStream(example_set(tmp_path / folder, **window), state)
+        rest = [prompt_of(again.next()) for _ in range(12)]
+        assert sorted(first + rest) == sorted(r["prompt"] for r in rows(20))

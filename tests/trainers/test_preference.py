@@ -110,40 +110,6 @@ def test_closed_forms_and_their_slopes(loss: Preference) -> None:
         assert not credit.coefficients_C2[:, 1].any()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_against_trl(name: str) -> None:
-    """The same tensors through TRL's own functions, where TRL is installed."""
-    pytest.importorskip("trl")
-    from types import SimpleNamespace
-
-    loss = PREFERENCES[name]
-    c, r, rc, rr = (torch.tensor(x) for x in (*POLICY.T, *REFERENCE.T))
-    common = {"beta": loss.beta, "label_smoothing": 0.0, "reference_free": False}
-    if name in ("dpo", "ipo"):
-        from trl import DPOTrainer
-
-        if not hasattr(DPOTrainer, "dpo_loss"):
-            pytest.skip("this TRL has no dpo_loss to call")
-        kind = "sigmoid" if name == "dpo" else "ipo"
-        stub = SimpleNamespace(
-            **common,
-            loss_type=[kind],
-            f_divergence_type="reverse_kl",
-            accelerator=SimpleNamespace(device="cpu"),
-        )
-        losses, _, _ = DPOTrainer.dpo_loss(stub, c, r, rc, rr, kind)
-    elif name == "kto":
-        from trl import KTOTrainer
-
-        if not hasattr(KTOTrainer, "kto_loss"):
-            pytest.skip("this TRL has no kto_loss to call")
-        pytest.skip("TRL's kto_loss needs an accelerator; its formula is in closed_form")
-    else:
-        pytest.skip(f"TRL's {name} is not a function of tensors alone")
-    own = preference_credit(loss, POLICY, REFERENCE, LENGTHS, WANTED).losses_C
-    assert np.allclose(losses.numpy(), own)
-
-
 def test_names_and_settings_that_do_nothing_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"preference\.loss must be one of .*'dpoo'.*mean 'dpo'"):
         resolve_preference("dpoo", {})
