@@ -1,8 +1,8 @@
-"""What the RL stage alone adds to the quickstart's SFT model, over several seeds.
+"""What the RL stage alone adds to an SFT model, over several seeds.
 
     python benchmarks/rl_gain.py [--seeds 1 2 3] [--tasks 60] [--out runs/rl-gain]
 
-Arms, all from one SFT checkpoint (the quickstart's): RL for each seed, and more SFT for the same
+Arms, all from one SFT checkpoint (rl_gain.toml's): RL for each seed, and more SFT for the same
 wall time. All are scored on the same held-out tasks in two ways: sampled at temperature 1, two
 completions a task (what RL optimises; the primary measure), and greedily. Each arm is a run
 folder, so the queue resumes where it was; one JSON line an arm goes to OUT/results.jsonl.
@@ -29,7 +29,7 @@ from lock import quiet_machine
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--recipe", default=str(Path(__file__).with_suffix(".toml")))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--tasks", type=int, default=40, help="held-out tasks a domain")
     parser.add_argument("--out", type=Path, default=Path("runs/rl-gain"))
