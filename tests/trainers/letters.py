@@ -51,3 +51,10 @@ class LoudLetters(DistinctLetters):
     def score(self, task, state, transcript, services):
         right = super().score(task, state, transcript, services)
         return Score.graded(100.0 * right.value) if task.split is Split.TRAIN else right
+
+
+class SilentLetters(Letters):
+    """Nothing is ever right."""
+
+    def score(self, task, state, transcript, services):
+        return Score.wrong()

@@ -99,3 +99,70 @@ def test_a_rank_that_dies_ends_the_run_with_a_clear_error(tiny_folder, tmp_path,
     recipe = tiny_recipe(tiny_folder, tmp_path, run={"ranks": 2, "out": str(tmp_path)})
     with pytest.raises(InfrastructureError, match=r"rank 1 died with status 7.*--resume"):
         train(recipe, announce=lambda _: None)
+
+
+_PATIENT = """
+import sys, time
+from educe.parallel.collectives import ProcessGroup
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+group = ProcessGroup(rank, 2, "127.0.0.1", port, timeout_s=2.0)
+for number in range(3):
+    if rank == 0:
+        time.sleep(4.0 if number == 1 else 0.0)
+    assert group.broadcast(number if rank == 0 else None) == number
+group.close()
+"""
+
+
+def test_ranks_wait_for_rank_0_beyond_the_collectives_time_out():
+    port = str(free_port())
+    command = [sys.executable, "-c", _PATIENT]
+    children = [subprocess.Popen([*command, str(rank), port], cwd=ROOT) for rank in (0, 1)]
+    assert [child.wait(timeout=240) for child in children] == [0, 0]
+
+
+def test_two_ranks_evaluate_once_and_stop_together(tiny_folder, tmp_path):
+    """An evaluation between stages is rank 0's alone; a stop of rank 0 ends the others."""
+    from educe.core.stopping import StopSignal
+    from educe.observability.run_store import RunStore
+
+    options = {
+        "stages": ["sft", "eval", "rl"],
+        "run": {"ranks": 2, "mode": "fast"},
+        "rl": {"steps": 3, "updates": 1},
+        "eval": {"tasks_per_domain": 2, "baseline": "none"},
+        "guards": {"anchor_every": 1, "window": 2},
+    }
+    stop = StopSignal()
+
+    def halt(info):
+        if (info.stage, info.step) == ("rl", 1):
+            stop.request("test")
+
+    recipe = tiny_recipe(tiny_folder, tmp_path, **options)
+    stopped = train(recipe, announce=lambda _: None, callbacks=[halt], stop=stop)
+    assert stopped.status == "stopped"
+    done = train(recipe, announce=lambda _: None, resume=True)
+    assert done.status == "done"
+    store = RunStore.open(done.folder)
+    assert len(store.metrics("rl")) == 3
+    assert len(store.events("eval")) == 1
+
+
+def test_two_ranks_go_back_together(tiny_folder, tmp_path):
+    """NaN weights on every rank: both are given the anchor's weights, and stay equal."""
+    from educe.observability.run_store import RunStore
+
+    def poison(info):
+        if (info.stage, info.step) == ("rl", 1):
+            next(info.session.model.causal.parameters()).data[3, 2] = float("nan")
+
+    recipe = tiny_recipe(
+        tiny_folder, tmp_path, stages=["rl"], run={"ranks": 2}, rl={"steps": 4, "updates": 1}
+    )
+    result = train(recipe, announce=lambda _: None, callbacks=[poison])
+    assert result.status == "done"
+    (rollback,) = RunStore.open(result.folder).events("rollback")
+    assert rollback.payload["kind"] == "non_finite_weights"
+    saved = load_file(result.folder / "models" / "rl" / "model.safetensors")
+    assert all(t.isfinite().all() for t in saved.values())
