@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterator
 from educe.config.loader import LoadedRecipe, join_problems
 from educe.config.settings import Recipe
 from educe.core.errors import EduceError, RecipeError
-from educe.preflight import batch, credit, data, isolation, machine, mixing, model, review, stages
+from educe.preflight import (
+    batch,
+    credit,
+    data,
+    isolation,
+    machine,
+    mixing,
+    model,
+    review,
+    stages,
+    suites,
+)
 from educe.preflight.estimate import Estimate, estimate_run
 from educe.preflight.plan import Plan, reinforce_algebra
 
@@ -29,6 +40,7 @@ _CHECKS: tuple[_Check, ...] = (
     data.resolve_domains,
     data.check_gold,
     batch.check_goal,
+    suites.check_suite,
     mixing.check_mixture,
     model.locate_model,
     stages.check_stages,
