@@ -332,6 +332,50 @@ def test_an_empty_text_keeps_no_rule_and_every_rule_reads_any_text():
     assert sentences('He said "No." Then left! 42. Why?') == ['He said "No."', "Then left!", "Why?"]
 
 
+def test_the_page_of_sets_is_current():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "evaluation-sets.md").read_text("utf-8")
+    for name, spec in SETS.items():
+        asked = "by default" if spec.is_free else "by name only"
+        row = (
+            f"| {spec.package.requirement} | {spec.licence} | {asked} | {100 * spec.floor:.0f} % |"
+        )
+        assert f"| `{name}` | {spec.title} | {spec.kind} {row}" in page, name
+
+
+def test_a_time_out_counts_only_where_the_solution_is_in_time(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Known: pass@1 of .40 or .23 by the machine's speed alone."""
+    from educe.core.errors import InfrastructureError
+    from educe.sandbox import BoxVerdict, CaseGrade, graders
+    from educe.sandbox.graders import Grade
+
+    (task,) = tasks_of("humaneval")
+    late = Grade((CaseGrade("timeout"),), BoxVerdict.TLE_CPU)
+    calls: list[float] = []
+
+    def run(solution: Grade, again: Grade):
+        def grade(sandbox, source, tests, *, limits):
+            calls.append(limits.cpu_s)
+            if len(calls) == 2:
+                return solution
+            return again if len(calls) == 3 else late
+
+        calls.clear()
+        monkeypatch.setattr(graders, "grade_asserts", grade)
+        return open_set("humaneval").score(
+            task, None, [*task.messages, assistant(task.gold)], Services(sandbox=object())
+        )
+
+    right = Grade((CaseGrade("right"),), BoxVerdict.OK, cpu_s=2.0)
+    assert run(right, right).value == 1.0 and calls[2] == 16.0
+    quick = Grade((CaseGrade("right"),), BoxVerdict.OK, cpu_s=0.01)
+    found = run(quick, right)
+    assert found.value == 0.0 and len(calls) == 2 and "timeout" in found.proof["outcomes"]
+    with pytest.raises(InfrastructureError, match="own solution is not in time"):
+        run(late, right)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXT_SETS)
 def test_the_real_packages_hold_what_was_checked(name: str):

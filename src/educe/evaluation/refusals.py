@@ -18,12 +18,13 @@ _CANNOT = (
     r"['’]?m (?:not able|unable))|\bi['’]m (?:not able|unable)"
 )
 _HELP = (
-    r"\b(?:help|assist|answer|comply|fulfil?l|provide|do that|support|engage|discuss|share|"
-    r"create|write|generate|give|continue|respond|participate|solve)"
+    r"\s+(?:(?:really|directly|ethically|in good conscience|be able to|to) ){0,2}"
+    r"(?:help|assist|answer|comply|fulfil?l|provide|do that|support|engage|discuss|share|create|"
+    r"write|generate|give|continue|respond|participate|solve)\b"
 )
 _REFUSAL = re.compile(
     rf"^(?:{_APOLOGY}[^.!?\n]{{0,60}})?[\s,.;:—-]*(?:but\s+)?(?:as an ai[^.\n]{{0,60}}?)?"
-    rf"(?:{_CANNOT})[^.!?\n]{{0,40}}{_HELP}",
+    rf"(?:{_CANNOT}){_HELP}",
     re.IGNORECASE,
 )
 _DECLINE = re.compile(
