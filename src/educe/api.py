@@ -17,6 +17,7 @@ from educe.config.loader import LoadedRecipe, load_recipe
 from educe.config.settings import DomainSettings, Recipe
 from educe.core.stopping import StopSignal
 from educe.core.types import Message, Score, Split
+from educe.observability.timing import SILENT, PhaseTimer
 
 if TYPE_CHECKING:
     from educe.observability.run_store import RunStore
@@ -84,6 +85,7 @@ def train_here(
     stop: StopSignal,
     callbacks: Sequence[Callback] = (),
     collectives: Any = None,
+    timeline: PhaseTimer | None = None,
 ) -> RunResult:
     """Run all stages in this process; the recipe has passed preflight, the folder is ready."""
     from educe.observability.alarms import AlarmWatch
@@ -107,6 +109,7 @@ def train_here(
                 callbacks=callbacks,
                 announce=announce,
                 collectives=collectives,
+                timeline=timeline or SILENT,
             ).run()
     except BaseException as raised:
         error = raised

@@ -14,7 +14,7 @@ from educe.core.stages import stage_kind
 from educe.core.stopping import Budget, StopRequested, StopSignal
 from educe.goal import goal_line
 from educe.observability.terminal_text import format_count
-from educe.observability.timing import Spans
+from educe.observability.timing import SILENT, PhaseTimer, Spans
 from educe.rollout.journal import Journal, JournalledScoring
 from educe.rollout.metering import BatchCosts, MeteredScoring
 from educe.session import Announce, Session, build_session, resolved_domains
@@ -102,6 +102,7 @@ class Pipeline:
         callbacks: Sequence[Callback] = (),
         announce: Announce = print,
         collectives: Any = None,
+        timeline: PhaseTimer = SILENT,
     ) -> None:
         from educe.parallel.collectives import SingleProcess
         from educe.trainers.checkpoint import CheckpointStore
@@ -115,6 +116,7 @@ class Pipeline:
         self.collectives = collectives or SingleProcess()
         self.checkpoints = CheckpointStore(folder / "checkpoints", keep=self.recipe.checkpoint.keep)
         self.spans = Spans()
+        self.timeline = timeline
         self.version = 0
         self._place = _Place()
         self._guard: StageGuard | None = None
@@ -188,6 +190,8 @@ class Pipeline:
             value_head=value_head_of(self.recipe, self.session),
             value_learning_rate=self.recipe.algorithm.value.learning_rate,
         )
+        for part in (self.session.engine, self.session.runner, self.state):
+            part.timeline = self.timeline
         self._announce_model()
         self._announce_sandbox()
         self._restore()

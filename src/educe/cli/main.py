@@ -25,6 +25,7 @@ VERBS = {
     "quickstart": "the main job: teach a small model many things at once, on a CPU",
     "explain": "print a recipe resolved: loss, batch algebra, origins, memory and disk",
     "probe": "sample the untrained model: which domains have signal",
+    "profile": "where a step's time goes: phases against floors, slowest rewards, a timeline",
     "rollout": "show a few samples of a recipe before any training",
     "eval": "score a model on held-out tasks, with intervals",
     "compare": "compare two finished evaluations, with a verdict per domain",

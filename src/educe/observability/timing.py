@@ -1,11 +1,12 @@
-"""Where the time of a step goes: named spans, drained into metrics once a step."""
+"""Where time goes: named spans drained into metrics, and timelines of a profile."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import NamedTuple, Protocol
 
 
 class Spans:
@@ -67,3 +68,50 @@ class Spans:
             drained["time/other_s"] = max(0.0, total - self._covered)
             self._seconds, self._covered, self._drained_at = {}, 0.0, now
         return drained
+
+
+class PhaseTimer(Protocol):
+    """What the hot loops tell: which phase runs, and on how many rows or tokens."""
+
+    def measure(self, name: str, size: int = 0) -> AbstractContextManager[None]: ...
+
+
+class _Silent:
+    """Measures nothing, at the price of a call."""
+
+    def measure(self, name: str, size: int = 0) -> AbstractContextManager[None]:
+        return _NOTHING
+
+
+_NOTHING = nullcontext()
+SILENT: PhaseTimer = _Silent()
+
+
+class Phase(NamedTuple):
+    """A stretch of time of one thread; seconds since the timeline's start."""
+
+    name: str
+    begin: float
+    end: float
+    size: int
+
+
+class Timeline:
+    """Keeps every phase in order. Phases do not nest; one thread writes."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._start = clock()
+        self.phases: list[Phase] = []
+
+    def now(self) -> float:
+        """Return seconds since the start."""
+        return self._clock() - self._start
+
+    @contextmanager
+    def measure(self, name: str, size: int = 0) -> Iterator[None]:
+        begin = self.now()
+        try:
+            yield
+        finally:
+            self.phases.append(Phase(name, begin, self.now(), size))

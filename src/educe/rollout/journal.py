@@ -264,6 +264,11 @@ class JournalledScoring:
         self._open: dict[Hashable, tuple[str, int]] = {}
         self.step = step
 
+    @property
+    def inner(self) -> Scoring:
+        """The scoring that does the work."""
+        return self._scoring
+
     def submit_score(
         self, key: Hashable, task: Task, state: JSON, transcript: Sequence[Message]
     ) -> None:

@@ -27,6 +27,7 @@ from educe.core.types import (
     Turn,
 )
 from educe.models.chat import ChatFormat
+from educe.observability.timing import SILENT, PhaseTimer
 from educe.rollout.outcomes import Outcome, ReplyFailure
 from educe.rollout.scoring import Scoring
 from educe.rollout.steps import judged_turns, step_scores
@@ -114,6 +115,7 @@ class RolloutRunner:
         self.max_open = max_open
         self.check = check
         self.num_sampled_tokens = 0
+        self.timeline: PhaseTimer = SILENT
         self._attempts: dict[str, _Attempt] = {}
         self._fed: list[_OpenGroup] = []
 
@@ -217,7 +219,9 @@ class RolloutRunner:
         else:
             wait_s = 0.05
         if self.scoring.num_pending:
-            for key, outcome in self.scoring.poll(wait_s):
+            with self.timeline.measure("waiting for rewards" if wait_s else "collecting rewards"):
+                outcomes = self.scoring.poll(wait_s)
+            for key, outcome in outcomes:
                 self._on_outcome(str(key), outcome)
         if self._attempts and not self.engine.num_unfinished and not self.scoring.num_pending:
             # Waiting would be for ever: somebody else has taken what these attempts wait for.

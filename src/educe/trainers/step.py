@@ -21,6 +21,7 @@ from educe.models.attention import ForestContext
 from educe.models.load import LoadedModel
 from educe.models.logprobs import TokenLogprobs, token_logprobs
 from educe.models.value_head import ValueHead
+from educe.observability.timing import SILENT, PhaseTimer
 from educe.parallel.collectives import Collectives, SingleProcess, rank_slice
 from educe.rollout.packing import Pack, TrainingSample, pack_samples
 from educe.trainers.optimizers import build_optimizer, set_learning_rate
@@ -46,6 +47,7 @@ class TrainerState:
     rate_scale: float = 1.0
     value_head: ValueHead | None = None
     frozen: dict[str, Tensor] = field(default_factory=dict)
+    timeline: PhaseTimer = SILENT
 
     @staticmethod
     def create(
@@ -206,11 +208,17 @@ def accumulate_gradients(
     """
     tally = Tally()
     mine = rank_slice(samples, state.collectives.rank, state.collectives.world_size)
-    for pack in pack_samples(mine, state.settings.micro_batch_tokens):
-        outputs, values = forward_with_values(state, pack, forward)
-        total, loss, streams = pack_loss(outputs, pack, losses, values)
-        total.backward()  # type: ignore[no-untyped-call]
-        _measure(tally, pack, outputs, loss, streams)
+    timeline = state.timeline
+    with timeline.measure("packing", len(mine)):
+        packs = pack_samples(mine, state.settings.micro_batch_tokens)
+    for pack in packs:
+        with timeline.measure("forward", pack.num_tokens):
+            outputs, values = forward_with_values(state, pack, forward)
+        with timeline.measure("backward", pack.num_tokens):
+            total, loss, streams = pack_loss(outputs, pack, losses, values)
+            total.backward()  # type: ignore[no-untyped-call]
+        with timeline.measure("diagnostics", pack.num_tokens):
+            _measure(tally, pack, outputs, loss, streams)
         tally.mean("loss", float(total.detach()), 0.0)
     state.collectives.sum_gradients(p for _, p in state.trainable())
     merged = Tally()
@@ -231,6 +239,16 @@ def optimizer_step(
     begin = time.perf_counter()
     state.optimizer.zero_grad(set_to_none=True)
     tally = accumulate_gradients(state, samples, losses, forward)
+    with state.timeline.measure("optimizer"):
+        norm, skipped = _apply(state, tally, learning_rate)
+    state.step += 1
+    state.optimizer.zero_grad(set_to_none=True)
+    num_tokens = sum(s.num_trained for s in samples)
+    return StepResult(norm, tally, num_tokens, time.perf_counter() - begin, skipped)
+
+
+def _apply(state: TrainerState, tally: Tally, learning_rate: float) -> tuple[float, str]:
+    """Clip and apply the gradients; return their norm and why nothing was changed, if so."""
     parameters = [p for _, p in state.model.trainable()]
     limit = state.settings.max_grad_norm or float("inf")
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
@@ -247,10 +265,7 @@ def optimizer_step(
         set_learning_rate(state.optimizer, rate)
         tally.mean("learning_rate", rate)
         tally.maximum("update_norm", state.limits.apply(state.optimizer, parameters))
-    state.step += 1
-    state.optimizer.zero_grad(set_to_none=True)
-    num_tokens = sum(s.num_trained for s in samples)
-    return StepResult(norm, tally, num_tokens, time.perf_counter() - begin, skipped)
+    return norm, skipped
 
 
 _DIAGNOSTICS = ("clip_low", "clip_high", "correction", "rejected", "value_loss", "value_clip")

@@ -17,6 +17,7 @@ from educe.engines.embedded.fused import FusedForward, has_fused_forward
 from educe.engines.embedded.sampler import sample
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, PrefixCache, Row, RowScheduler
 from educe.models.load import LoadedModel
+from educe.observability.timing import SILENT, PhaseTimer
 
 ForwardChoice = Literal["auto", "module"]
 
@@ -62,6 +63,7 @@ class EmbeddedEngine:
         self._book = CacheBook()
         self._stop = frozenset(stop_token_ids)
         self._decode = decode
+        self.timeline: PhaseTimer = SILENT
         self._prefill_tokens = prefill_tokens
         self.version = 0
         self._cancelled: list[GenerateRequest] = []
@@ -103,7 +105,8 @@ class EmbeddedEngine:
             raise RuntimeError(
                 f"weights change only at rest, but {self.num_unfinished} requests are unfinished"
             )
-        self._runner.forward.load()
+        with self.timeline.measure("publish"):
+            self._runner.forward.load()
         self._scheduler.prefixes.clear()
         self._runner.store.forget(self._book.clear())
         self.version = version
@@ -120,7 +123,7 @@ class EmbeddedEngine:
         # depend on what else runs. Otherwise prompts ride along with the rows that decode.
         if self._exact and self._scheduler.running:
             rows = list(self._scheduler.running)  # slot order
-            finished += self._sample(rows, self._runner.decode(rows))
+            finished += self._sample(rows, self._decode_rows(rows))
         rows = [] if self._exact else list(self._scheduler.running)
         self._runner.store.forget(self._scheduler.prefixes.trim(self._book))
         batches = list(self._batches(self._scheduler.admit(self._book)))
@@ -154,11 +157,13 @@ class EmbeddedEngine:
         """Compute one token of the rows and the prompts of the jobs; sample for all of them."""
         heads = [self._prefill_chunks(job) for job in jobs]
         if not heads:
-            return self._sample(rows, self._runner.decode(rows))
-        if rows:
-            logits, segment_ids = self._runner.mixed(rows, heads, self._book)
-        else:
-            logits, segment_ids = self._runner.prefill(heads, self._book)
+            return self._sample(rows, self._decode_rows(rows))
+        size = len(rows) + sum(len(head.token_ids) for head in heads)
+        with self.timeline.measure("decode with prefill" if rows else "prefill", size):
+            if rows:
+                logits, segment_ids = self._runner.mixed(rows, heads, self._book)
+            else:
+                logits, segment_ids = self._runner.prefill(heads, self._book)
         sampled = list(rows)
         sources = list(range(len(rows)))
         for number, (head, segment_id) in enumerate(zip(heads, segment_ids, strict=True)):
@@ -172,12 +177,17 @@ class EmbeddedEngine:
         index = torch.tensor(sources, dtype=torch.long, device=logits.device)
         return self._sample(sampled, logits[index])
 
+    def _decode_rows(self, rows: Sequence[Row]) -> torch.Tensor:
+        with self.timeline.measure("decode", len(rows)):
+            return self._runner.decode(rows)
+
     def _prefill_chunks(self, job: PrefillJob) -> PrefillJob:
         """Compute a long prompt's leading chunks; return the job of its last chunk."""
         chunk = self._prefill_tokens
         while len(job.token_ids) > chunk:
             head = PrefillJob(job.chain, job.start, job.token_ids[:chunk], [])
-            _, (segment_id,) = self._runner.prefill([head], self._book)
+            with self.timeline.measure("prefill", chunk):
+                _, (segment_id,) = self._runner.prefill([head], self._book)
             job = PrefillJob(
                 (*job.chain, segment_id), job.start + chunk, job.token_ids[chunk:], job.requests
             )
@@ -187,7 +197,8 @@ class EmbeddedEngine:
         if not rows:
             return []  # only beginnings were computed
         parameters = [row.request.parameters for row in rows]
-        tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
+        with self.timeline.measure("sampling", len(rows)):
+            tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
         ended = []
         for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             row.token_ids.append(token)
