@@ -134,7 +134,9 @@ class EvalStage:
             # A line now and then is enough; the live view shows training, not evaluation.
             if now.elapsed_s - last[0] >= 20 or now.done == now.total:
                 last[0] = now.elapsed_s
-                left = "" if now.left_s is None else f", about {now.left_s:.0f} s left"
+                # Tasks end together late in a batch: an early rate says nothing.
+                told = now.left_s is not None and 10 * now.done >= now.total
+                left = f", about {now.left_s:.0f} s left" if told else ""
                 self.announce(f"evaluating {label}: {now.done}/{now.total} tasks{left}")
 
         return progress

@@ -216,11 +216,17 @@ class MixedContext:
         self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
     ) -> Tensor:
         count = len(self._decode.chains)
-        packed = (query_1HTD, key_1KTD, value_1KTD)
-        rows = [x[0, :, :count].transpose(0, 1).unsqueeze(2) for x in packed]
-        decoded = self._decode.attend(layer, *rows, scale).squeeze(2).transpose(0, 1)
-        read = self._prefill.attend(layer, *(x[:, :, count:] for x in packed), scale)
-        return torch.cat([decoded.unsqueeze(0), read], dim=2)
+
+        def rows(packed: Tensor) -> Tensor:
+            return packed[0, :, :count].transpose(0, 1).unsqueeze(2)
+
+        decoded = self._decode.attend(
+            layer, rows(query_1HTD), rows(key_1KTD), rows(value_1KTD), scale
+        )
+        read = self._prefill.attend(
+            layer, query_1HTD[:, :, count:], key_1KTD[:, :, count:], value_1KTD[:, :, count:], scale
+        )
+        return torch.cat([decoded.squeeze(2).transpose(0, 1).unsqueeze(0), read], dim=2)
 
 
 def masked_attention(

@@ -78,7 +78,7 @@ _PACK_ROWS = 64
 
 
 def _packs(weight: Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -118,9 +118,9 @@ class _Layer:
         self.down = shape.matrix(read(mlp + "down_proj.weight"))
         self.head_norms: Tensor | None = None
         if attention + "q_norm.weight" in state:
-            query, key = (_pair(read(f"{attention}{n}_norm.weight"), 1) for n in "qk")
+            norms = [_pair(read(f"{attention}{n}_norm.weight"), 1) for n in ("q", "k")]
             self.head_norms = torch.cat(
-                [query.expand(shape.heads, -1), key.expand(shape.kv_heads, -1)]
+                [norms[0].expand(shape.heads, -1), norms[1].expand(shape.kv_heads, -1)]
             )
 
 
@@ -217,7 +217,8 @@ class FusedForward:
         shape = self._shape
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = scale.square_().mul_(1.0 / shape.width).add_(shape.epsilon).rsqrt_()
-        return (x * scale).to(shape.dtype)
+        normed: Tensor = x * scale
+        return normed.to(shape.dtype)
 
     def _project(
         self, layer: _Layer, x: Tensor, rotation: Tensor, num_rows: int, length: int
