@@ -171,18 +171,23 @@ def fit_linear(matrix: Any, labels: Floats, *, strength: float) -> tuple[Floats,
     negatives = len(labels) - positives
     cost = len(labels) / 2 / np.where(labels == 1, positives, negatives)
     signs = np.where(labels == 1, 1.0, -1.0)
-    transposed = matrix.T.tocsr()
+    # Most hashed places are never touched; their weights are 0 at the minimum.
+    used = np.unique(matrix.indices)
+    small = matrix[:, used]
+    transposed = small.T.tocsr()
 
     def objective(theta: Floats) -> tuple[float, Floats]:
-        margin = signs * (matrix @ theta[:-1] + theta[-1])
+        margin = signs * (small @ theta[:-1] + theta[-1])
         loss = strength * float((cost * np.logaddexp(0, -margin)).sum())
         pull = -strength * cost * signs / (1 + np.exp(np.clip(margin, -500, 500)))
         gradient = np.append(transposed @ pull + theta[:-1], pull.sum())
         return loss + 0.5 * float(theta[:-1] @ theta[:-1]), gradient
 
-    start = np.zeros(matrix.shape[1] + 1)
+    start = np.zeros(len(used) + 1)
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
-    return found.x[:-1], float(found.x[-1])
+    weights = np.zeros(matrix.shape[1])
+    weights[used] = found.x[:-1]
+    return weights, float(found.x[-1])
 
 
 def group_folds(groups: Sequence[Hashable], num_folds: int, seed: int = 0) -> NDArray[np.intp]:
