@@ -46,7 +46,9 @@ def add_parser(subparsers: Any) -> None:
         return added
 
     add("list", list_runs, "list the runs, newest first")
-    _add_run(add("show", show_run, "show a run: progress, metrics, domains, alarms"))
+    show = add("show", show_run, "show a run: progress, metrics, domains, alarms")
+    _add_run(show)
+    show.add_argument("--price", type=float, default=0.0, help="of the machine, an hour")
     _add_samples(add("samples", show_samples, "print samples, down to tokens"))
     plot = add("plot", plot_run, "draw a run (PNG and HTML unless one is chosen)")
     _add_run(plot)
@@ -182,11 +184,13 @@ def _info_json(info: RunInfo) -> dict[str, JSON]:
 
 def show_run(arguments: argparse.Namespace) -> int:
     from educe.observability.comparisons import compare_domains
+    from educe.observability.efficiency import efficiency_of, efficiency_text, spending_of
 
     store = RunReader(find_run(arguments.run, arguments.runs))
     info, history = store.info(), History(store.metrics())
     events = store.events()
     evaluated = compare_domains([e for e in events if e.kind == "eval"])
+    gained = efficiency_of(evaluated, spending_of(store, arguments.price))
     if arguments.json:
         rows = {stage: history.last(stage) for stage in history.stages()}
         _print_json(
@@ -201,6 +205,7 @@ def show_run(arguments: argparse.Namespace) -> int:
                     }
                     for e in evaluated
                 },
+                "efficiency": None if gained is None else gained.to_json(),
                 "events": [
                     {"kind": e.kind, "attempt": e.attempt, "time": e.time, "payload": e.payload}
                     for e in events
@@ -222,6 +227,8 @@ def show_run(arguments: argparse.Namespace) -> int:
             before = format_number(e.before.score if e.before else None)
             after = format_number(e.after.score)
             print(f"  {printable(e.domain):<{width}} {before:>7} {after:>7}")
+    if gained is not None:
+        print(f"  {efficiency_text(gained)}")
     shown = [e for e in events if e.kind not in ("process_end", "eval")][-12:]
     if shown:
         print("\nlast events")

@@ -1,0 +1,83 @@
+"""Whole runs with an adaptive mixture: shares move, are logged, and resume bitwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from educe.api import train
+from educe.core.stopping import StopSignal
+from educe.observability.run_store import RunStore
+from educe.scheduling.mixture import StaticMixture
+from educe.trainers.mixing import TaskOrder, order_of
+from tests.trainers.recipes import tiny_recipe
+
+MIXED = {
+    "stages": ["rl"],
+    "domains": {
+        "arithmetic/add/tiny": {},
+        "arithmetic/add/easy": {},
+        "letters": {"function": "tests.trainers.letters:domain", "weight": 2.0},
+    },
+    "mixture": {"strategy": "expected_gain", "cost": "seconds", "protected": ["letters"]},
+    "curriculum": {"levels": "band", "tasks": "predicted"},
+}
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "models" / "rl" / "model.safetensors")
+
+
+def test_shares_move_are_logged_and_resume_bitwise(tiny_folder, tmp_path):
+    whole = train(tiny_recipe(tiny_folder, tmp_path / "whole", **MIXED), announce=quiet).folder
+    rows = RunStore.open(whole).metrics("rl")
+    first, last = rows[0].values, rows[-1].values
+    names = ("arithmetic/add/tiny", "arithmetic/add/easy", "letters")
+    for values in (first, last):
+        shares = [values[f"domain/{n}/share"] for n in names]
+        assert sum(shares) == pytest.approx(1.0)
+        assert all(f"domain/{n}/share_reason" in values for n in names)
+    assert first["domain/letters/share"] == pytest.approx(0.5)
+    assert last["domain/letters/share"] != first["domain/letters/share"]
+    assert last["domain/arithmetic/add/tiny/share"] > last["domain/arithmetic/add/easy/share"]
+
+    # Two runs never measure the same seconds, so equal runs are compared at equal tokens.
+    stop = StopSignal()
+
+    def halt(info):
+        if info.step == 1:
+            stop.request("test")
+
+    recipe = tiny_recipe(tiny_folder, tmp_path / "cut", **(MIXED | {"mixture": BY_TOKENS}))
+    assert train(recipe, announce=quiet, callbacks=[halt], stop=stop).status == "stopped"
+    cut = train(recipe, announce=quiet, resume=True).folder
+    uncut = tiny_recipe(tiny_folder, tmp_path / "uncut", **(MIXED | {"mixture": BY_TOKENS}))
+    straight = train(uncut, announce=quiet).folder
+    ours, theirs = weights(cut), weights(straight)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[k], theirs[k]) for k in ours)
+    shares = [
+        [r.values["domain/letters/share"] for r in RunStore.open(f).metrics("rl")]
+        for f in (cut, straight)
+    ]
+    assert shares[0] == shares[1]
+
+
+BY_TOKENS = {"strategy": "expected_gain", "cost": "tokens"}
+
+
+def test_the_default_is_static(tiny_folder, tmp_path):
+    from educe.session import resolved_domains
+
+    recipe = tiny_recipe(tiny_folder, tmp_path).recipe
+    settings, domains = resolved_domains(recipe)
+    order = order_of(recipe, domains, {n: s.weight for n, s in settings.items()}, lambda *_: {})
+    assert isinstance(order, TaskOrder) and isinstance(order.mixture, StaticMixture)
+    assert order.chooser is None and order.costs is None
