@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from educe.core.errors import DomainError
@@ -77,7 +78,7 @@ def distillation_stage(parts: StageParts) -> TrainingStage:
     teacher = load(settings.teacher, dtype=model.dtype, device=model.device)
     teacher.causal.requires_grad_(False)
     plan = SamplingPlan(settings.group_size, settings.temperature, settings.max_completion_tokens)
-    sampler, source = _sampler(parts, plan, settings.prompts * settings.steps)
+    sampler, source = _sampler(parts, plan, settings.prompts * settings.steps, parts.stack)
     loop = DistillationLoop(
         parts.state,
         teacher,
@@ -109,10 +110,13 @@ def distillation_stage(parts: StageParts) -> TrainingStage:
     )
 
 
-def _sampler(parts: StageParts, plan: SamplingPlan, num_prompts: int) -> tuple[TaskSampler, Any]:
+def _sampler(
+    parts: StageParts, plan: SamplingPlan, num_prompts: int, stack: ExitStack
+) -> tuple[TaskSampler, Any]:
     """Return the sampler over the recipe's domains, and the source that it draws from.
 
     ``num_prompts`` are those of the whole stage: a repeated one takes the tasks behind them.
+    ``stack`` closes the rollout workers, where there are any.
     """
     from educe.scheduling.mixture import StaticMixture
     from educe.trainers.sampling import TaskSampler
@@ -120,9 +124,7 @@ def _sampler(parts: StageParts, plan: SamplingPlan, num_prompts: int) -> tuple[T
     session, recipe = parts.session, parts.recipe
     source: Any = LocalSource(session)
     if recipe.engine.workers and parts.rank == 0:
-        source = parts.stack.enter_context(
-            RemoteSource(recipe, session, parts.folder, parts.version)
-        )
+        source = stack.enter_context(RemoteSource(recipe, session, parts.folder, parts.version))
     weights = {n: s.weight for n, s in session.domain_settings.items()}
     sampler = TaskSampler(
         source,
@@ -141,8 +143,9 @@ def harvest_groups(parts: StageParts, plan: SamplingPlan, num_prompts: int) -> l
     from educe.trainers.sampling import harvest
 
     file = parts.folder / "harvest" / f"{parts.name}.jsonl"
-    with parts.spans.measure("rollout"):
-        return harvest(_sampler(parts, plan, num_prompts)[0], num_prompts, file)
+    with parts.spans.measure("rollout"), ExitStack() as stack:
+        sampler, _ = _sampler(parts, plan, num_prompts, stack)
+        return harvest(sampler, num_prompts, file)
 
 
 def tell_harvest(parts: StageParts, groups: list[Group], kept: Mapping[str, int]) -> None:
