@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -152,6 +153,22 @@ def test_tools_run_then_the_last_text_is_the_answer():
         "no tool"
         in domain.respond(task, None, [*task.messages, other], services).messages[0].content
     )
+
+
+def test_tools_really_run_in_a_suite():
+    def computes(domain, task, sample, turn):
+        if turn == 0:
+            code = f"print('It is', {float(task.gold)!r} + 1)"
+            call = {"name": "python", "arguments": {"code": code}}
+            return f"<tool_call>{json.dumps(call)}</tool_call>"
+        return f"So one less.\nAnswer: {task.gold}"
+
+    plan = replace(PLAN, strategy="tools", options={"completion": {
+        "domains": "arithmetic/percent/tiny", "tasks": 2}})  # fmt: skip
+    result = run_suite(ScriptedSubject(computes), plan)
+    assert accuracy(result) == 1.0
+    told = [m.content for r in result.rows.rows for m in r.completion if m.role == "tool"]
+    assert len(told) == 2 and all(t.startswith("It is ") for t in told)
 
 
 def test_a_domain_with_turns_of_its_own_is_asked_directly_and_told():

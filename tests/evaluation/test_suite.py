@@ -126,6 +126,26 @@ def test_an_interrupted_suite_continues_and_a_finished_one_can_be_read(tmp_path:
     assert read.to_json() == result.to_json()
 
 
+def test_what_broke_on_our_side_is_asked_again(tmp_path: Path):
+    from scripted_domain import Scripted, Sums
+
+    from educe.core.types import Fault, Score
+    from educe.evaluation.runner import JournalFile, evaluate
+
+    def broken(task, sample):
+        lost = Score.unscored(Fault.INFRASTRUCTURE, "a worker died")
+        return lost if task.index == 1 else task.gold
+
+    domains = {"sums": Sums()}
+    journal = JournalFile(tmp_path / "rows.jsonl", "m")
+    first = evaluate(Scripted(domains, broken), domains, tasks_per_domain=3, journal=journal)
+    assert [r.outcome for r in first.rows].count(Outcome.ERRORED) == 1
+    mended = Scripted(domains, lambda t, k: t.gold)
+    again = evaluate(mended, domains, tasks_per_domain=3, journal=journal)
+    assert [r.index for r in mended.requests] == [1]
+    assert {r.outcome for r in again.rows} == {Outcome.RIGHT}
+
+
 def test_rows_of_another_model_are_refused_and_not_mixed(tmp_path: Path):
     run_suite(ScriptedSubject(gold, label="one"), COMPLETION, out=tmp_path)
     with pytest.raises(EduceError, match="another evaluation"):

@@ -81,6 +81,20 @@ def test_saved_suites_are_compared_by_the_ordinary_command(sides):
     assert found.flow.learned > 0 and found.flow.forgotten == 0
 
 
+def test_the_compare_command_reads_suites(sides, tmp_path: Path, capsys):
+    import shutil
+
+    from educe.cli.main import main
+
+    _, _, out = sides
+    for name in ("json", "jsonl"):
+        shutil.copy(out / f"before.{name}", tmp_path / f"after.{name}")
+    assert main(["compare", str(tmp_path), str(out), "--out", str(tmp_path / "report")]) == 0
+    shown = capsys.readouterr().out
+    assert "Better: task completion, output stability." in shown
+    assert (tmp_path / "report" / "report.html").is_file()
+
+
 def test_other_tiers_and_strategies_do_not_compare(sides):
     before, after, _ = sides
     other = replace(after, rows=replace(after.rows, settings={**after.rows.settings,

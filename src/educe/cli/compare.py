@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from educe.evaluation.records import EvalResult
 
 
 def add_parser(subparsers: Any) -> None:
@@ -12,7 +15,8 @@ def add_parser(subparsers: Any) -> None:
         "compare",
         help="compare two finished evaluations, with a verdict per domain",
         description="Compare what two `educe eval … --out` folders (or files NAME.json in them) "
-        "hold: paired by task, a verdict per domain, learned and forgotten tasks.",
+        "hold: paired by task, a verdict per domain, learned and forgotten tasks; of suites, a "
+        "verdict per dimension.",
     )
     parser.add_argument("before", metavar="A", type=Path, help="the earlier one")
     parser.add_argument("after", metavar="B", type=Path, help="the later one")
@@ -36,6 +40,8 @@ def handler(arguments: argparse.Namespace) -> int:
         if not 0 < getattr(arguments, name) < 1:
             raise EduceError(f"--{name} must lie in (0, 1), got {getattr(arguments, name):g}")
     before, after = load_saved(arguments.before), load_saved(arguments.after)
+    if "suite" in before.settings and "suite" in after.settings:
+        return _compare_suites(arguments, before, after)
     report = build_report(
         after,
         before,
@@ -49,5 +55,28 @@ def handler(arguments: argparse.Namespace) -> int:
         print(to_markdown(report, examples_per_domain=0), end="")
     if arguments.out is not None:
         paths = write_report(report, arguments.out)
+        print(f"report: {paths.html} {paths.markdown} {paths.json}")
+    return 0
+
+
+def _compare_suites(arguments: argparse.Namespace, before: EvalResult, after: EvalResult) -> int:
+    """Print two finished suites side by side, dimension by dimension."""
+    from educe.evaluation.report.files import to_json_text
+    from educe.evaluation.report.suite_content import build_suite_report
+    from educe.evaluation.report.suite_pages import suite_to_markdown, write_suite_report
+    from educe.evaluation.suite import read_suite
+    from educe.evaluation.suite_compare import compare_suites
+
+    comparison = compare_suites(
+        read_suite(before),
+        read_suite(after),
+        level=1 - arguments.fdr,
+        relevant_difference=arguments.relevant,
+    )
+    title = f"{after.label} against {before.label}"
+    report = build_suite_report(comparison.after, comparison, title=title)
+    print(to_json_text(report.to_json()) if arguments.json else suite_to_markdown(report), end="")
+    if arguments.out is not None:
+        paths = write_suite_report(report, arguments.out)
         print(f"report: {paths.html} {paths.markdown} {paths.json}")
     return 0

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from educe.core.errors import DomainError, EduceError
 from educe.core.protocols import Domain
 from educe.core.types import JSON, Group, Score, Split, Task, TaskRequest, Trajectory
-from educe.evaluation.records import FORMAT_VERSION, EvalResult, EvalRow, rows_of
+from educe.evaluation.records import FORMAT_VERSION, EvalResult, EvalRow, Outcome, rows_of
 
 
 class Sampler(Protocol):
@@ -207,7 +207,8 @@ def evaluate(
         samples: completions a task; more than one wants a temperature above 0.
         scorer: judges anew, e.g. by a lenient extractor; None keeps the scores that came.
         limits: per domain, what replaces its own token and turn limits.
-        journal: where finished groups are kept; what is there is not sampled again.
+        journal: where finished groups are kept; what is there is not sampled again, unless our
+            side broke.
         progress: called after every finished group.
 
     Raises:
@@ -285,11 +286,15 @@ def evaluate_requests(
     open_requests = []
     for request in requests:
         key = (request.domain, request.index)
-        found = finished.get(key) or (None if cache is None else cache.find(request))
+        found = finished.get(key)
+        if found and any(r.outcome is Outcome.ERRORED for r in found):
+            found = None  # what broke on our side deserves another try
+        if found is None and cache is not None:
+            found = cache.find(request)
         if found is None:
             open_requests.append(request)
             continue
-        if key not in finished and book is not None:
+        if finished.get(key) is not found and book is not None:
             book.add(found)
         finished[key] = found
     tracker.resume(open_requests)

@@ -175,7 +175,9 @@ def _cases(texts: Sequence[str]) -> list[tuple[list[Any], Any]]:
             return []
         if not isinstance(value, tuple) or len(value) < 2:
             return []
-        cases.append((list(value[:-1]), value[-1]))
+        case = (list(value[:-1]), value[-1])
+        if case not in cases:
+            cases.append(case)
     return cases
 
 
