@@ -475,3 +475,13 @@ def test_a_renamed_task_keeps_its_tests(services: Services) -> None:
     domain = repo_repair.create(TINY)
     gold = calls(*[(name, arguments) for name, arguments in task.metadata["calls"]])
     assert play(domain, task, [gold], services).value == 1.0
+
+
+def test_a_sandbox_of_another_process_does(services: Services) -> None:
+    """Score workers share a sandbox by its address."""
+    domain, task = repo_repair.create(TINY), task_of(TINY)
+    gold = calls(*[(name, arguments) for name, arguments in task.metadata["calls"]])
+    turns = [gold, calls(("run_tests", {})), Message("assistant", "Done.")]
+    with open_sandbox(address=services.sandbox.address) as shared:
+        score, _, transcript = play_and_see(domain, task, turns, Services(sandbox=shared))
+    assert score.value == 1.0 and transcript[-2].content == "3 passed"
