@@ -258,3 +258,8 @@ def test_a_plan_is_made_even_with_problems(folder: Path, make: Callable[[Path], 
     plan, problems = make_plan(load_recipe(folder / "r.toml"))
     assert "texts.jsonl:1: not a JSON object" in str(problems[0])
     assert plan.shape is not None
+
+
+def test_explain_tells_the_names_of_repeated_stages(folder: Path) -> None:
+    text = SFT.replace('["sft"]', '["sft", "sft"]')
+    assert "r.toml: sft -> sft-2, into" in told(folder, text)

@@ -33,7 +33,7 @@ def explain(loaded: LoadedRecipe) -> tuple[dict[str, JSON], list[EduceError]]:
     told: dict[str, JSON] = {
         "recipe": str(loaded.path) if loaded.path else "python",
         "run_folder": str(plan.run_folder),
-        "stages": list(plan.recipe.stages),
+        "stages": list(plan.recipe.stage_names),
         "model": _model(plan),
         "loss": _losses(plan),
         "batch": _batch(plan),
