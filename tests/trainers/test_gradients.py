@@ -203,3 +203,30 @@ def test_a_common_system_prompt_is_computed_once_and_changes_nothing(model64):
     whole = gradient(model64, longer, 10_000, [BUNDLES["grpo"]])
     for limit in (1, 90):
         assert distance(gradient(model64, longer, limit, [BUNDLES["grpo"]]), whole) <= 1e-9
+
+
+def test_mismatch_and_what_the_correction_leaves_are_measured(model64):
+    samples = make_samples(["grpo"])
+    for sample in samples:
+        del sample.streams["proximal_logprobs"]
+    fill_logprobs(model64, samples, "behaviour_logprobs", 10_000)
+    settings = OptimizerSettings(micro_batch_tokens=60)
+    losses = losses_of({"grpo": BUNDLES["grpo"]})
+    same = accumulate_gradients(TrainerState.create(model64, settings, 1e-3), samples, losses)
+    told = same.values()
+    assert told["mismatch"] == pytest.approx(0, abs=1e-12)
+    assert told["mismatch_ratio"] == pytest.approx(1) and told["effective_share"] == pytest.approx(
+        1
+    )
+    for sample in samples[::2]:
+        sample.streams["behaviour_logprobs"] += 0.5
+    off = accumulate_gradients(TrainerState.create(model64, settings, 1e-3), samples, losses)
+    weights = np.concatenate(
+        [np.full(s.num_trained, np.exp(-0.5) if i % 2 == 0 else 1.0) for i, s in enumerate(samples)]
+    )
+    told = off.values()
+    share = weights.sum() ** 2 / (len(weights) * (weights**2).sum())
+    assert told["effective_share"] == pytest.approx(share)
+    assert told["domain/grpo/effective_share"] == pytest.approx(share)
+    assert told["mismatch_k1"] == pytest.approx(0.5 * (weights < 1).mean())
+    assert "correction_square" not in told

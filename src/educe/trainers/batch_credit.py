@@ -25,18 +25,30 @@ from educe.trainers.token_credit import ActionStreams, Credit, FloatArray
 
 @dataclass(slots=True)
 class CreditStage:
-    """Turns groups into credit. What it remembers between batches is in its state."""
+    """Turns groups into credit. What it remembers between batches is in its state.
+
+    Attributes:
+        takes_several_updates: of one batch, so that log-probabilities from before the first are
+            worth keeping.
+    """
 
     state: TrainerState
     bundles: Mapping[str, Bundle]
     shaper: RewardShaper
     coefficients: Coefficients
     reference: ReferencePolicy | None = None
+    takes_several_updates: bool = False
 
     def credit(self, groups: Sequence[Group]) -> list[GroupCredit]:
         """Return the batch's credit, in the order of its groups."""
         shaped = self.shaper.shape(groups)
-        streams = action_streams(self.state, self.reference, groups, self.bundles)
+        streams = action_streams(
+            self.state,
+            self.reference,
+            groups,
+            self.bundles,
+            keep_logprobs=self.takes_several_updates,
+        )
         kl = {b.name: self.coefficients.kl_of(b) for b in self.bundles.values()}
         return credit_batch(groups, self.bundles, shaped, streams, kl)
 

@@ -249,6 +249,10 @@ def _longest(credit: GroupCredit) -> int:
     return request.max_completion_tokens * request.max_turns
 
 
+# What a review of rollouts says (rewards.review.policy), where there is one.
+_REVIEWED = {"unsafe": "review/unsafe", "task_score": "review/task_score"}
+
+
 def rollout_metrics(
     credits: Sequence[GroupCredit], floors: Mapping[str, float]
 ) -> dict[str, float]:
@@ -256,7 +260,7 @@ def rollout_metrics(
 
     ``reward`` and ``score`` are of the raw scores of what was sampled; ``score`` is
     chance-corrected: (value - floor) / (1 - floor). ``shaped`` is what was trained on,
-    ``greedy_reward`` the raw score of greedy baselines.
+    ``greedy_reward`` the raw score of greedy baselines, ``part_NAME`` the named parts of scores.
     """
     tally = Tally()
     for credit in credits:
@@ -269,6 +273,10 @@ def rollout_metrics(
                 tally.mean(prefix + "completion_tokens", trajectory.num_completion_tokens)
                 tally.mean(prefix + "truncated", float(trajectory.is_truncated))
                 tally.mean(prefix + "turns", len(trajectory.turns))
+                for name, part in _REVIEWED.items():
+                    told = trajectory.score.parts.get(part)
+                    if told is not None:
+                        tally.mean(prefix + name, told)
     return tally.values()
 
 
@@ -296,6 +304,11 @@ def _tell_group(tally: Tally, prefix: str, credit: GroupCredit, floor: float) ->
     for i, value in enumerate(raw):
         if value is not None and np.isfinite(credit.shaped_G[i]):
             tally.mean(prefix + "shaped", credit.shaped_G[i])
+    tally.mean(prefix + "temperature", credit.group.request.temperature)
+    for trajectory in credit.group.trajectories[: credit.num_sampled]:
+        for name, part in trajectory.score.parts.items():
+            if part is not None and np.isfinite(part) and name not in _REVIEWED.values():
+                tally.mean(f"{prefix}part_{name.replace('/', '_')}", part)
     for greedy in credit.rewards_G[credit.num_sampled :]:
         if greedy is not None:
             tally.mean(prefix + "greedy_reward", greedy)

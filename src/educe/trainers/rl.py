@@ -107,6 +107,7 @@ class ReinforceLoop:
             RewardShaper.of(self.shaping, self.domain_settings),
             Coefficients.of(self.bundles.values(), self.algorithm, self.settings.exploration),
             self.reference,
+            takes_several_updates=self.settings.updates * self.settings.epochs > 1,
         )
 
     def step(self, number: int) -> dict[str, float]:
@@ -234,7 +235,12 @@ class ReinforceLoop:
         limit = self.state.settings.micro_batch_tokens
         if self.reference is not None:
             for part in parts:
-                lacking = [s for s in part if "reference_logprobs" not in s.streams]
+                lacking = [
+                    s
+                    for s in part
+                    if self.bundles[s.origin].needs_reference
+                    and "reference_logprobs" not in s.streams
+                ]
                 self.reference.fill(self.state, lacking, "reference_logprobs")
         for part in parts if self.settings.epochs > 1 else parts[1:]:
             known = ("start_logprobs", "proximal_logprobs")

@@ -29,11 +29,17 @@ def action_streams(
     reference: ReferencePolicy | None,
     groups: Sequence[Group],
     bundles: Mapping[str, Bundle],
+    *,
+    keep_logprobs: bool = False,
 ) -> list[list[ActionStreams]]:
     """Return, per group and sample, arrays over action tokens of what the bundle's credit reads.
 
     ``policy_logprobs`` and ``reference_logprobs`` where the KL is taken off the reward, ``values``
-    (and ``policy_logprobs``, from the same forward) where credit needs them; nothing elsewhere.
+    where credit needs them; nothing elsewhere.
+
+    Args:
+        keep_logprobs: return ``policy_logprobs`` with values too: later updates need them, and
+            they come from the same forward.
     """
     wanted = {
         (g, i): bundle
@@ -43,7 +49,7 @@ def action_streams(
     }
     collectives = state.collectives
     mine = rank_slice(list(wanted), collectives.rank, collectives.world_size)
-    found = _measured(state, reference, groups, {key: wanted[key] for key in mine})
+    found = _measured(state, reference, groups, {key: wanted[key] for key in mine}, keep_logprobs)
     merged: dict[Key, ActionStreams] = {}
     for part in collectives.gather(
         [[key, {n: v.tolist() for n, v in s.items()}] for key, s in found.items()]
@@ -70,6 +76,7 @@ def _measured(
     reference: ReferencePolicy | None,
     groups: Sequence[Group],
     wanted: Mapping[Key, Bundle],
+    keep_logprobs: bool,
 ) -> dict[Key, ActionStreams]:
     samples: list[TrainingSample] = []
     for g, i in wanted:
@@ -78,7 +85,8 @@ def _measured(
             samples.append(
                 TrainingSample(tokens, mask, streams, g, len(samples), loss="", origin=(g, i))
             )
-    _fill_policy(state, samples)
+    needs_logprobs = keep_logprobs or any(b.kl_in_reward for b in wanted.values())
+    _fill_policy(state, samples, needs_logprobs)
     with_reference = [s for s in samples if wanted[s.origin].kl_in_reward]
     if with_reference:
         if reference is None:
@@ -88,12 +96,16 @@ def _measured(
 
 
 @torch.no_grad()
-def _fill_policy(state: TrainerState, samples: Sequence[TrainingSample]) -> None:
+def _fill_policy(
+    state: TrainerState, samples: Sequence[TrainingSample], needs_logprobs: bool
+) -> None:
     """Write the policy's log-probabilities and the head's values from one forward."""
     for pack in pack_samples(samples, state.settings.micro_batch_tokens):
         rows, temperature, targets = trained_rows(state.model, pack, state.compute_dtype)
-        outputs = token_logprobs(rows, state.model.head_weight(), targets, temperature)
-        found = {_POLICY: outputs.logprobs_N}
+        found = {}
+        if needs_logprobs:
+            outputs = token_logprobs(rows, state.model.head_weight(), targets, temperature)
+            found[_POLICY] = outputs.logprobs_N
         if state.value_head is not None:
             found[_VALUES] = state.value_head(rows)
         for name, values in found.items():

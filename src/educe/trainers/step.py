@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from educe.algorithms.importance import effective_sample_share, mismatch_per_token
 from educe.algorithms.losses import LossFunction, Segments, TokenLoss, proximal_logprobs
 from educe.config.settings import OptimizerSettings
 from educe.core.metrics import Tally
@@ -225,7 +226,18 @@ def accumulate_gradients(
     for part in state.collectives.gather(tally.to_json()):
         merged.merge(Tally.from_json(part))
     merged.counts["loss"] = 1.0  # a sum over packs and ranks, not a mean
+    _tell_effective_share(merged)
     return merged
+
+
+def _tell_effective_share(tally: Tally) -> None:
+    """Replace the mean squared correction by the share of samples that the weights are worth."""
+    for name in [n for n in tally.sums if n.endswith("correction_square")]:
+        squares, count = tally.sums.pop(name), tally.counts.pop(name)
+        prefix = name.removesuffix("correction_square")
+        if count:
+            share = effective_sample_share(tally.sums[prefix + "correction"], squares, count)
+            tally.mean(prefix + "effective_share", share)
 
 
 def optimizer_step(
@@ -281,9 +293,11 @@ def _measure(
     for name in _DIAGNOSTICS:
         if name in loss.diagnostics:
             values[name] = loss.diagnostics[name]
+    if "correction" in values:
+        values["correction_square"] = values["correction"] ** 2
     if "behaviour_logprobs" in streams:
         proximal = proximal_logprobs(policy, streams)
-        values["mismatch"] = (proximal.exp() - streams["behaviour_logprobs"].exp()).abs()
+        values.update(mismatch_per_token(proximal, streams["behaviour_logprobs"]))
         values.update(_kl("update", policy, proximal))
     if "reference_logprobs" in streams:
         values.update(_kl("kl", policy, streams["reference_logprobs"]))
