@@ -66,7 +66,6 @@ def labelled(count: int = 16) -> list[dict[str, Any]]:
 
 def recipe(folder: Path, out: Path, stage: str, /, **sections: Any) -> LoadedRecipe:
     sections.setdefault("domains", {})
-    sections.setdefault("guards", {"action": "off"})
     return tiny_recipe(folder, out, stages=[stage], **sections)
 
 
@@ -139,7 +138,7 @@ def sft_recipe(folder: Path, out: Path, data: str, **sft: Any) -> LoadedRecipe:
     )
 
 
-@pytest.mark.parametrize("stop_after", [1, 3])
+@pytest.mark.parametrize("stop_after", [1, 4])  # 4: an epoch ends there
 def test_sft_with_everything_resumes_bitwise(
     tiny_folder: Path, tmp_path: Path, stop_after: int
 ) -> None:
@@ -455,19 +454,30 @@ def distillation_recipe(folder: Path, out: Path, teacher: Path, **own: Any) -> L
     )
 
 
-@pytest.fixture(scope="module")
-def taught(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model after some SFT: it writes a few letters and ends."""
-    root = tmp_path_factory.mktemp("taught")
-    data = write(root / "t.jsonl", [{"prompt": f"{i}", "completion": "ab"} for i in range(8)])
+def teach(folder: Path, root: Path, *completions: str) -> Path:
+    """Return the tiny model after SFT on completions of equal weight: it writes them and ends."""
+    root.mkdir(exist_ok=True)
+    rows = [{"prompt": f"{i}", "completion": c} for i in range(8) for c in completions]
+    data = write(root / "t.jsonl", rows)
     made = recipe(
-        tiny_folder,
+        folder,
         root,
         "sft",
-        sft={"steps": 40, "batch_size": 8, "learning_rate": 1e-2, "data": {"d": {"path": data}}},
+        sft={
+            "steps": 40,
+            "batch_size": 8,
+            "num_tasks": 0,
+            "learning_rate": 1e-2,
+            "data": {"d": {"path": data}},
+        },
         checkpoint={"every_steps": 0},
     )
     return train(made, announce=quiet).folder / "models" / "sft"
+
+
+@pytest.fixture(scope="module")
+def taught(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return teach(tiny_folder, tmp_path_factory.mktemp("taught"), "ab")
 
 
 @pytest.fixture(scope="module")
@@ -488,17 +498,16 @@ def test_distillation_resumes_bitwise(tiny_folder: Path, teacher: Path, tmp_path
 def test_distillation_comes_nearer_to_its_teacher(
     tiny_folder: Path, taught: Path, tmp_path: Path
 ) -> None:
-    """The teacher is the student after some SFT: sure of few letters."""
-    made = distillation_recipe(
-        tiny_folder, tmp_path, taught, steps=40, prompts=16, learning_rate=1e-2
-    )
+    """The student knows two answers, its teacher one of them."""
+    student = teach(tiny_folder, tmp_path / "student", "ab", "cd")
+    made = distillation_recipe(student, tmp_path, taught, steps=12, prompts=16, learning_rate=3e-3)
     gaps: list[float] = []
     train(
         made,
         announce=quiet,
         callbacks=[lambda i: gaps.append(i.metrics["distillation/teacher_kl"])],
     )
-    assert sum(gaps[-4:]) < 0.85 * sum(gaps[:4])
+    assert sum(gaps[-3:]) < 0.5 * sum(gaps[:3])
 
 
 # Repeated stages
