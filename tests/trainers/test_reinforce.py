@@ -162,16 +162,15 @@ def test_the_temperature_follows_its_schedule_in_each_domain(tiny_folder, tmp_pa
         assert seen["arithmetic/add/tiny"][step] == {2 * temperature}
 
 
-def test_turns_and_steps_are_credited_where_they_are(tiny_folder, tmp_path):
+def test_steps_are_credited_where_they_are(tiny_folder, tmp_path):
     algorithm = {"name": "process_grpo"}
     _, start = run(tiny_folder, tmp_path, algorithm, domains=JUDGED, rl={"steps": 1})
-    bodies = [s.body for s in RunStore.open(start().folder).samples()]
-    several = [b for b in bodies if len(b["turns"]) == 3]
-    assert several
-    for body in several:
-        assert len(body["turn_scores"]) == 2 and len(body["step_scores"]) == 2
-        tokens = sum(len(t["completion_token_ids"]) for t in body["turns"])
-        assert all(0 <= place < tokens for place, _ in body["step_scores"])
+    result = start()
+    for sample in RunStore.open(result.folder).samples():
+        tokens = sum(len(t["completion_token_ids"]) for t in sample.body["turns"])
+        places = [place for place, _ in sample.body["step_scores"]]
+        assert len(places) == 2 and places == sorted(places) and places[-1] < tokens
+    assert last(result)["rl/updates"] > 0
 
 
 def test_several_rewards_by_name(tiny_folder, tmp_path):
@@ -196,21 +195,25 @@ def test_a_domain_with_values_trains_beside_one_without(tiny_folder, tmp_path):
     assert "domain/arithmetic/add/tiny/value_loss" not in values
 
 
-def test_checkpoints_of_another_algorithm_are_refused(tiny_folder, tmp_path):
+def test_a_checkpoint_with_values_is_refused_by_a_state_without(tiny_folder, tmp_path):
+    from educe.config.settings import OptimizerSettings
     from educe.core.errors import CheckpointError
+    from educe.models.load import load
+    from educe.trainers.checkpoint import load_checkpoint
+    from educe.trainers.step import TrainerState
 
     _, start = run(tiny_folder, tmp_path, {"name": "ppo"}, rl={"steps": 1})
-    start()
-    _, other = run(tiny_folder, tmp_path, {"name": "grpo"}, rl={"steps": 2})
+    newest = sorted((start().folder / "checkpoints").glob("step-*"))[-1]
+    state = TrainerState.create(load(str(tiny_folder)), OptimizerSettings(), 1e-3)
     with pytest.raises(CheckpointError, match=r"its tensors differ, e\.g\. value_head"):
-        other(resume=True)
+        load_checkpoint(newest, state)
 
 
 def test_progress_says_what_credit_remembers(tiny_folder, tmp_path):
-    _, start = run(tiny_folder, tmp_path, STEERED, rl={"steps": 1}, shaping={"normalise": True})
+    _, start = run(tiny_folder, tmp_path, STEERED, shaping={"normalise": True})
     stop = StopSignal()
     result = start(callbacks=[lambda info: stop.request("test")], stop=stop)
-    newest: Path = sorted((result.folder / "checkpoints").glob("step-*"))[0]
+    newest: Path = sorted((result.folder / "checkpoints").glob("step-*"))[-1]
     loop = json.loads((newest / "state.json").read_text())["progress"]["loop"]
     assert loop["credit"]["rewards"]["letters"]["weight"] > 0
     assert loop["credit"]["coefficients"]["kl"]["ppo"]["target"] == 0.001
