@@ -59,6 +59,7 @@ def rules_of(layer, text: str) -> set[str]:
         ("pay with 5500-0000-0000-0004.", "card_number"),
         ("to GB82 WEST 1234 5698 7654 32 please", "iban"),
         ("iban DE89370400440532013000", "iban"),
+        ("IBAN DE89 3704 0044 0532 0130 00 AND THANKS", "iban"),
         ("his number is 219-09-9999", "us_ssn"),
         ("write to anna.k@firm-mail.de", "e_mail"),
         ("open http://192.168.7.9/login now", "risky_url"),
@@ -101,6 +102,31 @@ def test_a_finding_never_carries_the_secret() -> None:
 def test_checksums() -> None:
     assert luhn("4539148803436467") and not luhn("4539148803436466")
     assert is_iban("FR1420041010050500013M02606") and not is_iban("FR1420041010050500013M0260")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "9 ",
+        "AB12CDEF ",
+        "eyJ",
+        "a ",
+        "ignore all ",
+        "((",
+        "a@",
+        "#\"'",
+        "\u200b",
+        "4111 ",
+        "<!--",
+        "1. ",
+    ],
+)
+def test_long_hostile_texts_end(piece: str) -> None:
+    """A pattern that backtracks without bound would not come back from these."""
+    text = piece * (40_000 // len(piece))
+    layers = [RuleLayer(), InjectionLayer(), CodeLayer(whole_text=True), WordLayer(WORDS)]
+    assert Reviewer(layers).review(text).is_complete
+    assert classify_reply(text, "What is this about?")
 
 
 # --- words in disguise --------------------------------------------------------------------------

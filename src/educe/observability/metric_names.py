@@ -53,6 +53,8 @@ OVERALL = {
     "skipped_examples": "examples left out so far because they did not fit the context",
     "completion_tokens": "mean completion length, tokens",
     "truncated": "share of completions cut at the token limit",
+    "unsafe": "share of completions that the review calls unsafe",
+    "task_score": "mean score before the review changed it",
     "trivial_right": "share of groups whose scores are all right",
     "trivial_wrong": "share of groups whose scores are all wrong",
     "lone_scored": "share of groups with a single scored sample, hence without a baseline",
