@@ -90,7 +90,8 @@ class ScriptedSubject:
         self.identity = self.identity or ["scripted", self.label]
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        return len(self.chat.prompt_tokens(messages))
+        """About what a real tokenizer would count; bytes are four times as many."""
+        return len(self.chat.prompt_tokens(messages)) // 4
 
     @contextmanager
     def open(
@@ -99,7 +100,7 @@ class ScriptedSubject:
         engine = ScriptedEngine(self.chat, max_rows=self.max_rows, backwards=self.backwards)
         scoring = InlineScoring(settings, sandbox_minimum=self.sandbox_minimum)
         runner = RolloutRunner(
-            engine, self.chat, domains, scoring, seed=0, context_length=self.context_length,
+            engine, self.chat, domains, scoring, seed=0, context_length=4 * self.context_length,
             max_open=self.max_open,
         )  # fmt: skip
         try:

@@ -50,6 +50,18 @@ def test_golds_score_one_hundred_in_every_built_in_part():
     }
 
 
+@pytest.mark.slow
+def test_golds_score_one_hundred_in_every_dimension():
+    """All five at the small tier; safety's harmful requests have no gold to give."""
+    result = run_suite(ScriptedSubject(gold, context_length=2048), SuitePlan(tier="small"))
+    assert {d.name for d in result.dimensions} >= {"completion", "stability", "long_context",
+                                                   "code_quality", "safety"}  # fmt: skip
+    for dimension in result.dimensions:
+        top = next(m for m in dimension.measures if m.is_headline)
+        wanted = 0.5 if dimension.name == "safety" else 1.0
+        assert top.estimate.value == wanted, dimension.name
+
+
 @pytest.mark.parametrize(
     ("said", "outcome"),
     [
@@ -246,5 +258,6 @@ def test_every_suite_dimension_plans_without_a_network(monkeypatch: pytest.Monke
 
 def test_lengths_are_counted_in_the_models_own_tokens_with_the_template():
     subject = ScriptedSubject(gold)
-    bare = len(subject.chat.encode("hello"))
-    assert subject.count_tokens([Message("user", "hello")]) > bare
+    text = "hello " * 40
+    bare = len(subject.chat.encode(text))
+    assert 4 * subject.count_tokens([Message("user", text)]) > bare

@@ -166,6 +166,21 @@ def test_groups_weigh_the_same_whatever_their_size():
     assert estimate_measure(Measure("m", ())).estimate is None
 
 
+def test_a_corrected_measure_has_the_interval_of_what_it_corrects():
+    from educe.evaluation.statistics import wilson
+
+    values = items([0.0] * 20, "a")
+    found = estimate_measure(Measure("m", values, floors={"a": 0.5})).estimate
+    plain = wilson(0, 20)
+    assert found.value == pytest.approx(-1.0) and found.high > found.low
+    assert found.high == pytest.approx((plain.high - 0.5) / 0.5)
+    right = items([1.0] * 20, "a")
+    (pair,) = compare_measures(
+        [Measure("m", values, floors={"a": 0.5})], [Measure("m", right, floors={"a": 0.5})]
+    )
+    assert pair.difference.value == pytest.approx(2.0) and pair.finding is Finding.BETTER
+
+
 def test_only_common_items_are_paired_and_signs_are_tested_over_all_groups():
     before = Measure("m", items([0.0] * 6, "a") + items([0.0] * 6, "b"))
     after = Measure("m", items([1.0] * 5, "a") + items([1.0] * 7, "b"))

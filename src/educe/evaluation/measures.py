@@ -13,6 +13,7 @@ from educe.evaluation.statistics import (
     Estimate,
     PairedDifference,
     macro_average,
+    macro_chance_corrected,
     macro_difference,
     minimum_detectable_effect,
     paired_difference,
@@ -88,7 +89,14 @@ def estimate_measure(measure: Measure, *, level: float = 0.95) -> MeasureEstimat
     ]
     estimate = None
     if estimates:
-        estimate = estimates[0] if len(estimates) == 1 else macro_average(estimates)
+        floors = [measure.floors.get(group, 0.0) for group in groups]
+        estimate = (
+            macro_chance_corrected(estimates, floors)
+            if measure.floors
+            else estimates[0]
+            if len(estimates) == 1
+            else macro_average(estimates)
+        )
     return MeasureEstimate(
         measure.name, estimate, measure.direction, measure.unit, measure.is_headline, measure.note,
         len(groups),
@@ -110,8 +118,8 @@ def compare_measures(
 
 
 def _compare(before: Measure, after: Measure, level: float, relevant: float) -> MeasureDifference:
-    was = {v.item: v for v in before.values}
-    pairs = [(was[v.item], v) for v in after.values if v.item in was]
+    was = {v.item: v for v in _corrected(before)}
+    pairs = [(was[v.item], v) for v in _corrected(after) if v.item in was]
     by_group: dict[str, list[tuple[ItemValue, ItemValue]]] = {}
     for old, new in pairs:
         by_group.setdefault(new.group, []).append((old, new))
@@ -130,6 +138,17 @@ def _compare(before: Measure, after: Measure, level: float, relevant: float) -> 
     gain = estimate.value * after.direction
     finding = finding_of(gain, p_value, 1 - level, detectable, relevant)
     return MeasureDifference(after.name, *sides, estimate, p_value, detectable, finding, len(pairs))
+
+
+def _corrected(measure: Measure) -> Sequence[ItemValue]:
+    """Return the values with the measure's floors taken off."""
+    if not measure.floors:
+        return measure.values
+    floors = measure.floors
+    return [
+        replace(v, value=(v.value - floors.get(v.group, 0.0)) / (1 - floors.get(v.group, 0.0)))
+        for v in measure.values
+    ]
 
 
 def _paired(pairs: Sequence[tuple[ItemValue, ItemValue]], level: float) -> PairedDifference:

@@ -12,7 +12,6 @@ from educe.core.types import JSON
 from educe.domains.registry import expand
 from educe.evaluation.dimensions.protocol import (
     Findings,
-    ItemValue,
     Measure,
     MeasureContext,
     Part,
@@ -88,7 +87,8 @@ class Completion:
             Measure("accuracy", mean_values(rows, share_right), is_headline=True),
             Measure(
                 "accuracy above chance",
-                _above_chance(mean_values(rows, share_right), result.floors),
+                mean_values(rows, share_right),
+                floors=result.floors,
                 note="0 is the best answer that ignores the question, 1 is perfect",
             ),
         ]
@@ -128,16 +128,6 @@ def tokens_measure(rows: Sequence[EvalRow]) -> Measure:
     """Return the mean number of sampled tokens a completion, over all its turns."""
     values = mean_values(rows, lambda group: sum(r.num_tokens for r in group) / len(group))
     return Measure("tokens", values, direction=0, unit="tokens")
-
-
-def _above_chance(
-    values: Sequence[ItemValue], floors: Mapping[str, float]
-) -> tuple[ItemValue, ...]:
-    def corrected(value: ItemValue) -> float:
-        floor = floors.get(value.group, 0.0)
-        return (value.value - floor) / (1 - floor)
-
-    return tuple(replace(v, value=corrected(v)) for v in values)
 
 
 def _domain_parts(context: PlanContext, options: Mapping[str, JSON], template: Part) -> list[Part]:

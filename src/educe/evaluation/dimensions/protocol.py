@@ -115,6 +115,7 @@ class Measure:
         unit: ``share`` is printed in percent; anything else is printed as it is.
         is_headline: at most one of a dimension; withheld where too much is neither right nor wrong.
         note: what a reader must know about it, in a few words.
+        floors: by group; given, the measure is (value - floor) / (1 - floor), its interval with it.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Measure:
     unit: str = "share"
     is_headline: bool = False
     note: str = ""
+    floors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,7 @@ def _overview_pair(d: DimensionComparison) -> tuple[Row, str]:
         return (d.title, "–", "–", "–", "–", "–"), "flat"
     numbers = (top.name, value_text(top.before), value_text(top.after), difference_text(top))
     if d.headline is None:
-        why = "; ".join(dict.fromkeys(x for x in (d.before.withheld, d.after.withheld) if x))
-        return (d.title, f"no headline: {why}", *numbers), "flat"
+        return (d.title, "no headline (see cautions)", *numbers), "flat"
     return (d.title, verdict_text(top), *numbers), style_of(top)
 
 

@@ -167,7 +167,11 @@ def _dimension(report: SuiteReport, d: DimensionResult) -> str:
         for title, shown in _tables(report, d)
     )
     folded = f"<details><summary>Tables</summary>{tables}</details>" if tables else ""
-    measures = _html(measure_table(report, d.name), _text_columns(report))
+    header, rows, styles = measure_table(report, d.name)
+    # Notes would push the numbers out of sight: they stand below the table.
+    measures = _html(
+        (header[:-1], [row[:-1] for row in rows], styles), _text_columns(report)
+    ) + "".join(f'<p class="tag">{escape(r[0])}: {escape(r[-1])}</p>' for r in rows if r[-1])
     return f"<h2>{escape(d.title)}</h2><p>{escape(d.question)}</p>{measures}{folded}"
 
 
