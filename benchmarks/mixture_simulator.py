@@ -256,16 +256,25 @@ def _shaken(weights: Floats, rng: np.random.Generator, scale: float) -> Floats:
 ADAPTIVE = ("expected_gain", "success_variance", "learning_progress", "regret")
 
 
-def standard_arms(names: Sequence[str]) -> dict[str, Callable[[Worlds, str], Outcome]]:
-    """Return the arms by name, each a function of (worlds, unit)."""
+Results = dict[str, Outcome]  # by unit of the budget
 
-    def adaptive(strategy: str) -> Callable[[Worlds, str], Outcome]:
-        return lambda worlds, unit: run_arm(worlds, Arm(ControlSettings(strategy), unit=unit))[unit]
 
-    arms: dict[str, Callable[[Worlds, str], Outcome]] = {
-        "uniform": lambda worlds, unit: run_arm(worlds, Arm(ControlSettings("static")))[unit],
-        "size": lambda worlds, unit: run_arm(worlds, _static(worlds.is_real * worlds.size))[unit],
-        "best_static": best_static,
+def standard_arms(
+    names: Sequence[str], units: Sequence[str]
+) -> dict[str, Callable[[Worlds], Results]]:
+    """Return the arms by name, each a function of a stack of worlds."""
+
+    def adaptive(strategy: str) -> Callable[[Worlds], Results]:
+        def run(worlds: Worlds) -> Results:
+            settings = ControlSettings(strategy)
+            return {u: run_arm(worlds, Arm(settings, unit=u))[u] for u in units}
+
+        return run
+
+    arms: dict[str, Callable[[Worlds], Results]] = {
+        "uniform": lambda worlds: run_arm(worlds, Arm(ControlSettings("static"))),
+        "size": lambda worlds: run_arm(worlds, _static(worlds.is_real * worlds.size)),
+        "best_static": lambda worlds: {u: best_static(worlds, u) for u in units},
         **{name: adaptive(name) for name in ADAPTIVE},
     }
     return {name: arms[name] for name in names}
@@ -323,15 +332,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stacks = draw_worlds(given.split, given.worlds)
     kinds = np.concatenate([s.kind for s in stacks])
     told: dict[str, Any] = {"split": given.split, "worlds": given.worlds}
-    for unit in given.units:
-        found: dict[str, Outcome] = {}
-        for name, arm in standard_arms(given.arms).items():
-            begin = time.monotonic()
-            found[name] = gather([arm(stack, unit) for stack in stacks])
-            seconds = time.monotonic() - begin
-            told[f"{unit}/{name}"] = row = compare(found[name], found["uniform"], kinds)
-            row["seconds"] = round(seconds, 1)
+    found: dict[str, Results] = {}
+    for name, arm in standard_arms(given.arms, given.units).items():
+        begin = time.monotonic()
+        runs = [arm(stack) for stack in stacks]
+        seconds = time.monotonic() - begin
+        found[name] = {u: gather([run[u] for run in runs]) for u in given.units}
+        for unit in given.units:
+            row = compare(found[name][unit], found["uniform"][unit], kinds)
+            told[f"{unit}/{name}"] = row
             print(f"{unit:<8} {name:<18} {json.dumps(row)}", flush=True)
+        told[f"runs a minute/{name}"] = round(60 * given.worlds / seconds)
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(told, indent=1) + "\n")

@@ -61,7 +61,7 @@ class MixtureSettings(Section):
         4.0, gt=0, description="Groups that the family's mean weighs in a domain's estimate."
     )
     optimism: float = Field(
-        0.5, ge=0, description="Deviations of doubt that count in a domain's favour."
+        0.0, ge=0, description="Deviations of doubt that count in a domain's favour."
     )
     protected: tuple[str, ...] = Field(
         (), description="Names or globs that keep their own share, and get more once they slip."

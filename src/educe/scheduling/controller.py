@@ -104,7 +104,7 @@ class ControlSettings:
     visit_within: float = 8.0
     slip: float = 0.03
     protect_boost: float = 3.0
-    optimism: float = 0.5
+    optimism: float = 0.0
 
     @property
     def is_adaptive(self) -> bool:

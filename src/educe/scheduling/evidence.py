@@ -30,13 +30,18 @@ _BETWEEN_TASKS = 0.3
 # How far responses differ, relative to the run's mean, before anything is known of it; what that
 # weighs, in domains known to their own mean; bounds of the variance; and the parts of families
 # among each other and of domains in one.
-_SPREAD, _SPREAD_WEIGHT, _SPREAD_BOUNDS = 0.8, 20.0, (0.01, 1.5)
+_SPREAD, _SPREAD_WEIGHT, _SPREAD_BOUNDS = 0.8, 5.0, (0.001, 1.5)
 _BETWEEN, _WITHIN = 0.65, 0.75
 _SMALLEST_RATE = 1e-3
 # How lessons move the score q along its curve: q ** rise * (1 - q) ** fall. A plain logistic has 1
 # and 1; low rates rise sooner than that (some tasks of a hard domain are easy) and high ones stall
 # sooner (a domain's ceiling is often below 1). Chosen on tuning worlds, see the design page.
 _RISE, _FALL = 0.5, 2.0
+# Variance of one group's spread (and regret), and of levels within a family, beforehand.
+_GROUP_NOISE = 0.06
+_LEVEL_SPREAD = 0.03
+# What such an expectation weighs, in domains known that well; the least part of it that is left.
+_ALIKE_DOMAINS, _LEAST = 5.0, 0.002
 
 
 @dataclass(slots=True)
@@ -165,7 +170,9 @@ class Evidence:
         self.rate_variance = rate_variance - gain_rate * covariance
         self.covariance = np.where(is_seen, (1.0 - gain_level) * covariance, self.covariance)
         self.gap = np.where(is_seen, 0.0, self.gap)
-        self.pending = np.where(is_seen, 0.0, self.pending) + counts.spread_sum * self.slope()
+        self.pending = np.where(is_seen, 0.0, self.pending) + counts.spread_sum * self.slope(
+            self.level
+        )
         surely = self.level - np.sqrt(self.level_variance)
         self.peak = np.where(is_seen, np.maximum(self.peak, np.maximum(surely, 0.0)), self.peak)
 
@@ -179,9 +186,10 @@ class Evidence:
 
     # Estimates
 
-    def slope(self) -> Floats:
-        """Return how far a lesson moves the score at the estimated level, relative to the best."""
-        q = np.clip(self.level, 0.02, 0.98)
+    @staticmethod
+    def slope(level: Floats) -> Floats:
+        """Return how far a lesson moves the score at a level, relative to the best level."""
+        q = np.clip(level, 0.02, 0.98)
         best = _RISE / (_RISE + _FALL)
         top = best**_RISE * (1.0 - best) ** _FALL
         return np.asarray(q**_RISE * (1.0 - q) ** _FALL / top)
@@ -193,15 +201,49 @@ class Evidence:
     def pooled(self, sums: Floats, prior: float) -> Floats:
         """Return ``sums`` per group, read through the family and the run.
 
+        How many groups the family's mean weighs follows from how far domains of one family differ
+        beyond noise, so that domains that are alike are not told apart by it; ``pooling`` is what
+        is expected of that beforehand.
+
         Args:
             sums: faded sums over groups (``spread``, ``regret``).
             prior: what is expected before anything was seen.
         """
-        total = _all(sums) + prior
-        run = total / (_all(self.groups) + 1.0)
+        run = (_all(sums) + prior) / (_all(self.groups) + 1.0)
         weight = 2.0 * self.pooling
         family = (self.by_family(sums) + weight * run) / (self.by_family(self.groups) + weight)
-        return np.asarray((sums + self.pooling * family) / (self.groups + self.pooling))
+        own = sums / np.maximum(self.groups, 1e-9)
+        between = self._between(
+            self.groups / _GROUP_NOISE, own - family, _GROUP_NOISE / self.pooling
+        )
+        weight = _GROUP_NOISE / between
+        return np.asarray((sums + weight * family) / (self.groups + weight))
+
+    def pooled_level(self) -> Floats:
+        """Return each domain's level, read through its family and the run as far as it is in
+        doubt."""
+        information = np.where(self.is_known(), 1.0 / self.level_variance, 0.0)
+        run = (_all(information * self.level) + 0.5) / (_all(information) + 1.0)
+        weight = 1.0 / _LEVEL_SPREAD
+        family = (self.by_family(information * self.level) + weight * run) / (
+            self.by_family(information) + weight
+        )
+        between = self._between(information, self.level - family, _LEVEL_SPREAD)
+        precision = 1.0 / between
+        return np.asarray(
+            (information * self.level + precision * family) / (information + precision)
+        )
+
+    def _between(self, information: Floats, deviation: Floats, expected: float) -> Floats:
+        """Return the variance between domains of one family, by moments: what deviations from the
+        family's mean show beyond their noise."""
+        seen = (information > 0).astype(np.float64)
+        lost = seen / np.maximum(self.by_family(seen), 1.0)  # a family's mean costs one degree
+        excess = _all(information * deviation**2) - _all(seen - lost)
+        scale = _all(information * (1.0 - lost))
+        weight = _ALIKE_DOMAINS / expected
+        found = (excess + weight * expected) / (scale + weight)
+        return np.asarray(np.maximum(found, _LEAST * expected))
 
     def mean_cost(self) -> Floats:
         """Return the cost of a group; what was not seen costs what its family or the run does."""

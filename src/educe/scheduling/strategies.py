@@ -62,7 +62,7 @@ def expected_gain(evidence: Evidence, optimism: float) -> Wish:
     domain's level; the response is what this domain made of its lessons so far, against the others.
     """
     spread = _spread(evidence, optimism)
-    room = np.where(evidence.is_known(), evidence.slope(), 1.0)
+    room = evidence.slope(evidence.pooled_level())
     mean, deviation = evidence.response()
     response = np.clip(mean + optimism * deviation, *_RESPONSE_BOUNDS)
     factors = {
