@@ -192,3 +192,36 @@ def test_outcomes_taken_by_somebody_else_are_not_waited_for(model):
     runner = make_runner(model, Robbed())
     with pytest.raises(RuntimeError, match="wait for a completion or a score"):
         list(runner.run_requests(requests(2, max_completion_tokens=5)))
+
+
+class JudgingScoring(InstantScoring):
+    """Judges every second turn, and two steps of the last completion."""
+
+    def submit_respond(self, key, task, state, transcript):
+        judged = Score(float(state)) if state % 2 == 0 else None
+        self.queue.append((key, Reply((user("on"),), done=False, state=state + 1, score=judged)))
+
+    def submit_score(self, key, task, state, transcript):
+        steps = ((1, 0.25), (len(transcript[-1].content), 0.75))
+        self.queue.append((key, Score(0.5, steps=steps)))
+
+
+def test_judged_turns_and_steps_are_kept_with_their_places(model):
+    (group,) = make_runner(model, JudgingScoring()).run_requests(requests(1))
+    assert any(len(t.turns) > 1 for t in group.trajectories)
+    for trajectory in group.trajectories:
+        told = [s.value for s in trajectory.turn_scores]
+        assert told == [0.0, None][: len(trajectory.turns) - 1]
+        last = len(trajectory.turns[-1].completion_token_ids)
+        before = trajectory.num_completion_tokens - last
+        (first, _), (end, value) = trajectory.step_scores
+        assert before <= first <= end < trajectory.num_completion_tokens and value == 0.75
+
+
+def test_the_last_samples_are_greedy_where_the_order_says_so(model):
+    order = requests(2, num_samples=3, num_greedy=2, max_completion_tokens=5)
+    for group in make_runner(model).run_requests(order):
+        sampled, *greedy = group.trajectories
+        assert [t.turns[0].temperature for t in group.trajectories] == [1.0, 0.0, 0.0]
+        ids = [t.turns[0].completion_token_ids for t in (sampled, *greedy)]
+        assert ids[1] == ids[2] != ids[0]
