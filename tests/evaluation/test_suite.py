@@ -256,6 +256,43 @@ def test_every_suite_dimension_plans_without_a_network(monkeypatch: pytest.Monke
         assert json.dumps([dict(p.facts) for p in parts])
 
 
+OWN = """
+from dataclasses import dataclass
+from educe.evaluation.dimensions import Findings, Measure, Part
+from educe.evaluation.dimensions.protocol import mean_score, mean_values
+
+@dataclass(frozen=True)
+class Brevity:
+    name: str = "brevity"
+    title: str = "Brevity"
+    question: str = "Is it short?"
+
+    def plan(self, context):
+        return [Part("add", source="arithmetic/add/tiny", num_tasks=context.choose(3, 9, 27))]
+
+    def measure(self, result, context):
+        score = Measure("score", mean_values(result.rows, mean_score), is_headline=True)
+        return Findings((score,), withheld="too few")
+
+BREVITY = Brevity()
+"""
+
+
+def test_a_dimension_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_dimension.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plan = SuitePlan(tier="small", dimensions=("own_dimension:BREVITY", "completion"),
+                     options=COMPLETION.options)  # fmt: skip
+    result = run_suite(ScriptedSubject(gold), plan, out=tmp_path / "out")
+    own = result.dimensions[0]
+    assert own.name == "brevity" and own.measures[0].estimate.num_items == 3
+    assert own.headline is None and own.withheld == "too few"
+    read = read_suite(load_saved(tmp_path / "out"))
+    assert read.to_json() == result.to_json()
+    with pytest.raises(EduceError, match="does not load"):
+        load_dimension("own_dimension:NOTHING")
+
+
 def test_lengths_are_counted_in_the_models_own_tokens_with_the_template():
     subject = ScriptedSubject(gold)
     text = "hello " * 40

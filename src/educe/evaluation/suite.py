@@ -331,7 +331,9 @@ def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict
     return {
         "suite": plan.suite,
         "tier": plan.tier,
-        "dimensions": list(dict.fromkeys(a.name.partition("/")[0] for a in asked)),
+        # As they were asked for: a reader must be able to load them again.
+        "dimensions": list(plan.dimensions)
+        or list(dict.fromkeys(a.name.partition("/")[0] for a in asked)),
         "identity": subject.identity,
         "split": {a.name: str(a.part.split) for a in asked},
         "samples": {a.name: a.part.samples for a in asked},
