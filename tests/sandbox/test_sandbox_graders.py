@@ -137,7 +137,7 @@ def test_no_cases_is_an_error_not_a_pass(sandbox: Sandbox) -> None:
 def test_programs_are_graded_by_what_they_print(
     sandbox: Sandbox, runtime: str, source: str
 ) -> None:
-    job = Job(source, runtime=runtime, limits=Limits(memory_mb=512))
+    job = Job(source, runtime=runtime, limits=Limits(cpu_s=20, wall_s=120, memory_mb=512))
     grade = grade_stdio(sandbox, job, [StdioCase("3\n", "6"), StdioCase("5\n", "10\n")])
     if runtime in ("c", "c++", "node") and "cannot run" in grade.reason:
         pytest.skip(grade.reason)

@@ -36,7 +36,7 @@ from educe.sandbox.inside.preparation import CONTROL_FD
 from educe.sandbox.inside.root_folder import WORK
 from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
-from educe.sandbox.payload import base_environment, job_payload
+from educe.sandbox.payload import base_environment, job_payload, limits_of
 
 _START_TIMEOUT_S = 120.0
 ALL_LAYERS = ("landlock", "seccomp", "privileges")
@@ -174,6 +174,7 @@ class EmbeddedBackend:
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
             "can_change_user": os.geteuid() == 0 and is_open_to_all(system_paths()),
+            "sample": _payload(Job("print(sum(range(10)))")),
             "niceness": os.getpriority(os.PRIO_PROCESS, 0),
             "address": self._name,
             "token": self._token,
@@ -314,20 +315,25 @@ class SharedBackend(EmbeddedBackend):
 
 
 def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
-    payload = job_payload(job)
-    payload["session"] = CONTROL_FD if op == "session" else 0
-    payload["stdin"], payload["outputs"] = job.stdin, bool(job.outputs)
     head = {
         "op": op,
         "id": number,
         "token": token,
         "key": job.idempotency_key,
-        "limits": payload["limits"],
+        "limits": limits_of(job),
         "outputs": list(job.outputs),
         "preload": _PRELOAD.get(job.runtime, ""),
         "loopback": job.network == "loopback",
     }
-    return wire.pack(head, _block(payload) + (_block(list(job.tests)) if job.tests else b""))
+    return wire.pack(head, _payload(job, CONTROL_FD if op == "session" else 0))
+
+
+def _payload(job: Job, session: int = 0) -> bytes:
+    """Return what a box reads: the job, and after it the tests that its tester alone may see."""
+    payload = job_payload(job)
+    payload["session"] = session
+    payload["stdin"], payload["outputs"] = job.stdin, bool(job.outputs)
+    return _block(payload) + (_block(list(job.tests)) if job.tests else b"")
 
 
 def _block(content: Any) -> bytes:

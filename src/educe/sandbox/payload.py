@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from educe.sandbox.contract import Job, JobError
+from educe.sandbox.contract import Job, JobError, Limits
 
 # Chosen so that nothing of the host shows and nothing varies between hosts.
 _ENVIRONMENT = {
@@ -27,6 +27,7 @@ _ENVIRONMENT = {
 }
 
 
+_LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 _SUITES = Path(__file__).with_name("inside") / "suites.py"
 
 
@@ -50,6 +51,11 @@ def preloads(runtime: str) -> list[str]:
     return ["numpy"] if runtime == "python-numpy" else []
 
 
+def limits_of(job: Job) -> dict[str, Any]:
+    """Return a job's limits as plain values by name."""
+    return {name: getattr(job.limits, name) for name in _LIMITS}
+
+
 def job_payload(job: Job) -> dict[str, Any]:
     """Return the marshal-able form of a job for the runner.
 
@@ -68,7 +74,7 @@ def job_payload(job: Job) -> dict[str, Any]:
         "argv": list(job.argv),
         "env": dict(job.env),
         "files": dict(job.files),
-        "limits": dataclasses.asdict(job.limits),
+        "limits": limits_of(job),
         "seed": job.seed,
         "num_tests": len(job.tests),
         "suite": list(job.suite),

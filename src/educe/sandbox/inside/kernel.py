@@ -14,6 +14,7 @@ import struct
 
 CLONE_VM = 0x100
 CLONE_PIDFD = 0x1000
+CLONE_VFORK = 0x4000
 CLONE_NEWNS = 0x20000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -40,6 +41,7 @@ MACHINE = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine, -1)
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "write": (1, 64),
     "close": (3, 57),
+    "madvise": (28, 233),
     "clone": (56, 220),
     "chdir": (80, 49),
     "setresuid": (117, 147),

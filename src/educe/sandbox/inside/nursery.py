@@ -60,6 +60,7 @@ class Zygote:
             "has_cgroup": self.nursery.slots is not None,
             "layers": config["layers"],
             "can_change_user": config["can_change_user"],
+            "sample": config["sample"],
         }
         try:
             self.control.settimeout(_START_TIMEOUT_S)
@@ -73,7 +74,7 @@ class Zygote:
             raise ZygoteFailed(answer[1])
         return int(answer[1])
 
-    def order(self, box: Box, fds: list[int], num_cgroups: int) -> None:
+    def order(self, box: Box, fds: list[int], num_cgroups: int, *, has_job: bool) -> None:
         """Ask for a box.
 
         Raises:
@@ -81,7 +82,7 @@ class Zygote:
         """
         _, loopback, disk_mb, num_inodes = box.shape
         self.boxes[box.id] = box
-        message = (box.id, disk_mb, num_inodes, loopback, box.uid, num_cgroups)
+        message = (box.id, disk_mb, num_inodes, loopback, box.uid, num_cgroups, has_job)
         zygote.send(self.control, message, tuple(fds))
 
     def _ready(self) -> None:
@@ -270,7 +271,7 @@ class Nursery:
         saves the way here and back.
         """
         box = self.take(shape)
-        if box is None and (self.arming.get(shape) or self._arm(shape)):
+        if box is None and (self.arming.get(shape) or self._arm(shape, has_job=True)):
             box = self.arming[shape].popleft()
         return box
 
@@ -295,13 +296,13 @@ class Nursery:
                 if not self._arm(shape):
                     return
 
-    def _arm(self, shape: Shape) -> bool:
+    def _arm(self, shape: Shape, *, has_job: bool = False) -> bool:
         """Order one box; False when that is not possible now."""
         if not self._uids:
             return False
         try:
             parent = self.zygotes.get(shape[0]) or self._start_another(shape[0])
-            self._order(parent, shape)
+            self._order(parent, shape, has_job)
         except BlockingIOError:
             return False
         except (OSError, ZygoteFailed) as error:
@@ -314,7 +315,7 @@ class Nursery:
         self.zygotes[preload] = running
         return running
 
-    def _order(self, parent: Zygote, shape: Shape) -> None:
+    def _order(self, parent: Zygote, shape: Shape, has_job: bool) -> None:
         self._next += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
@@ -334,7 +335,7 @@ class Nursery:
         box = Box(self._next, shape, parent, self.supervisor, ours, readers, slot, uid, folder)
         fds = [theirs.fileno(), *(writer for _, writer in pipes), *entries]
         try:
-            parent.order(box, fds, len(entries))
+            parent.order(box, fds, len(entries), has_job=has_job)
             self.arming.setdefault(shape, deque()).append(box)
         except OSError:
             box.is_over = True

@@ -34,6 +34,7 @@ class Order:
     loopback: bool
     uid: int
     num_cgroups: int
+    has_job: bool  # somebody waits for it
     fds: list[int]
 
     @property

@@ -94,3 +94,9 @@ class Steps:
             if _SYSCALL(*numbers[at : at + 7]) < 0:
                 code = self._errno.value
                 raise OSError(code, f"{self._names[at // 7]}: {os.strerror(code)}")
+
+    def try_all(self) -> None:
+        """Make all calls in order, whatever they return."""
+        numbers = self._numbers
+        for at in range(0, len(numbers), 7):
+            _SYSCALL(*numbers[at : at + 7])

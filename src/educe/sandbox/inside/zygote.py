@@ -5,9 +5,9 @@ secret, because a box reads its job only after the fork. It stays single-threade
 modes it is the first process of its own pid namespace: when it dies the kernel ends all its boxes.
 
 Orders come as marshalled tuples with descriptors on a SEQPACKET socket (descriptor 3):
-``(box id, disk_mb, num_inodes, loopback, uid, num_cgroup_fds)``; answers are ``("armed", id, pid)``
-with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb, orphans)`` and
-``("failed", id, text)``.
+``(box id, disk_mb, num_inodes, loopback, uid, num_cgroup_fds, has_job)``; answers are
+``("armed", id, pid)`` with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb,
+orphans)`` and ``("failed", id, text)``.
 """
 
 # ruff: noqa: PTH108
@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import kernel, landlock, process_tree, rlimits, runner, seccomp
+from educe.sandbox.inside import kernel, landlock, process_tree, rlimits, runner, seccomp, warmth
 from educe.sandbox.inside.preparation import (
     CONTROL_FD,
     ORDER_BYTES,
@@ -34,6 +34,7 @@ from educe.sandbox.inside.preparation import (
     Preparation,
 )
 from educe.sandbox.inside.root_folder import BOX, build_root
+from educe.sandbox.inside.steps import Steps
 
 # What programs import most. Every library more is paid for by each fork (its mappings are copied
 # and torn down), so what is rarer is imported by the job that wants it.
@@ -43,10 +44,10 @@ re string time types typing
 """
 
 
-def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+def receive(sock: socket.socket, size: int = ORDER_BYTES) -> tuple[bytes, list[int]]:
     """Return one message and its descriptors; an empty message is the end."""
     room = socket.CMSG_SPACE(16 * 4)
-    data, ancillary, _, _ = sock.recvmsg(ORDER_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -96,6 +97,7 @@ class Zygote:
             system=config["system"],
             seccomp=seccomp.Filter(program),
         )
+        self.warmth: Steps | None = None
         self.idle = kernel.IdleProcesses()
         # pidfd: box, pid, first process of its namespace (0: none), its mounts (-1: not held)
         self.children: dict[int, tuple[int, int, int, int]] = {}
@@ -131,8 +133,8 @@ class Zygote:
         data, fds = receive(self.control)
         if not data:
             os._exit(0)
-        box, disk_mb, num_inodes, loopback, uid, num_cgroups = marshal.loads(data)
-        order = Order(box, disk_mb, num_inodes, loopback, uid, num_cgroups, fds)
+        box, disk_mb, num_inodes, loopback, uid, num_cgroups, has_job = marshal.loads(data)
+        order = Order(box, disk_mb, num_inodes, loopback, uid, num_cgroups, has_job, fds)
         try:
             if self.has_namespaces:
                 self._arm(order)
@@ -212,6 +214,8 @@ class Zygote:
         """Prepare the box, wait for the job, run it. Never returns."""
         try:
             prepare()
+            if self.warmth is not None and not order.has_job:
+                self.warmth.try_all()
             job = self._await_job()
         except BaseException as error:
             text = b"E" + f"{type(error).__name__}: {error}".encode()
@@ -223,6 +227,17 @@ class Zygote:
             runner.run_job(job, RESULT_FD, self._read_tests)
         finally:
             os._exit(1)
+
+    def learn_warmth(self, sample: bytes) -> None:
+        """Learn what boxes touch first (see ``warmth``); a kernel that refuses costs nothing."""
+        if not self.has_namespaces:
+            return
+        try:
+            self.warmth = warmth.learn(
+                sample, lambda: runner.run_job(self._await_job(), RESULT_FD, self._read_tests)
+            )
+        except OSError:
+            self.warmth = None  # boxes work without it, a little later
 
     def _await_job(self) -> dict[str, Any]:
         """Read the whole job, hand out the work folder when outputs are wanted, set the limits."""
@@ -296,7 +311,7 @@ def main() -> NoReturn:
     control = socket.socket(fileno=3)
     control.set_inheritable(False)
     try:
-        config = marshal.loads(receive(control)[0])
+        config = marshal.loads(receive(control, 1 << 16)[0])
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         for name in _COMMON_MODULES.split():
             __import__(name)
@@ -316,6 +331,7 @@ def main() -> NoReturn:
         gc.collect()
         gc.disable()
         gc.freeze()
+        zygote.learn_warmth(config["sample"])
         send(control, ("ready", zygote.landlock, os.cpu_count()))
     except BaseException as error:
         send(control, ("broken", f"{type(error).__name__}: {error}"))
