@@ -14,18 +14,15 @@ from pathlib import Path
 
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
-from educe.core.protocols import Domain, Services
-from educe.core.seeds import derive
-from educe.core.types import JSON, Group, TaskRequest
-from educe.domains.registry import load_domain
-from educe.domains.renamed import RenamedDomain
+from educe.core.protocols import Services
+from educe.core.types import JSON, Group
+from educe.evaluation.asking import Asked, ask, cost_of, scoring_of
 from educe.evaluation.cache import ContentCache
 from educe.evaluation.dimensions import load_suite_dimensions
 from educe.evaluation.dimensions.protocol import (
     Dimension,
     Findings,
     MeasureContext,
-    Part,
     PlanContext,
     Table,
     TierName,
@@ -38,15 +35,6 @@ from educe.evaluation.saved import save_meaning
 from educe.evaluation.strategies import Strategy, strategy_named
 from educe.evaluation.subject import Subject
 from educe.evaluation.summary import HeadlineRule
-from educe.evaluation.wordings import (
-    WORDINGS,
-    RewordedDomain,
-    Wording,
-    applies_to,
-    reworded_settings,
-    wording_named,
-    worker_settings,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +112,6 @@ class SuiteResult:
         return {"label": self.label, "dimensions": [d.to_json() for d in self.dimensions]}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A part with the name of its rows' domain, the domain itself and its requests."""
-
-    name: str
-    part: Part
-    strategy: Strategy
-    settings: DomainSettings
-    domain: Domain
-    requests: tuple[TaskRequest, ...]
-
-
 def run_suite(
     subject: Subject,
     plan: SuitePlan,
@@ -162,7 +138,7 @@ def run_suite(
     notes: list[str] = []
     for dimension in dimensions:
         parts = dimension.plan(_context(subject, plan, dimension, announce))
-        asked += [_ask(dimension.name, part, strategy, notes) for part in parts]
+        asked += [ask(dimension.name, part, strategy, notes) for part in parts]
     names = [a.name for a in asked]
     if len(set(names)) != len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
@@ -182,9 +158,9 @@ def run_suite(
             journal=journal,
             cache=None
             if cache is None
-            else ContentCache(cache, subject.identity, domains, _scoring(asked)),
+            else ContentCache(cache, subject.identity, domains, scoring_of(asked)),
             progress=progress,
-            cost=_cost,
+            cost=cost_of,
         )
     rows = replace(rows, notes=tuple(notes))
     if journal is not None:
@@ -272,61 +248,6 @@ def _context(
     )
 
 
-def _ask(dimension: str, part: Part, strategy: Strategy, notes: list[str]) -> Asked:
-    name = f"{dimension}/{part.name}"
-    settings = worker_settings(part.source, part.settings)
-    domain = part.domain or load_domain(name, settings)
-    if not part.takes_strategy:
-        strategy = strategy_named("direct")
-    if strategy.wording:
-        wording = wording_named(strategy.wording)
-        if not applies_to(wording, domain.spec):
-            notes.append(f"{name}: {strategy.name} does not apply here; asked directly")
-            strategy = strategy_named("direct")
-        else:
-            domain = RewordedDomain(domain, wording)
-            settings = reworded_settings(wording.name, settings, name)
-    if domain.spec.name != name:
-        domain = RenamedDomain(domain, name)
-    size = domain.size(part.split)
-    count = part.num_tasks if size is None else min(size, part.num_tasks)
-    if count < 1:
-        raise EduceError(f"{name} has no {part.split} tasks; leave it out of the plan")
-    if count < part.num_tasks:
-        notes.append(f"{name}: only {size} tasks exist, {part.num_tasks} were asked")
-    return Asked(
-        name,
-        part,
-        strategy,
-        settings,
-        domain,
-        tuple(_request(name, part, strategy, domain, index) for index in range(count)),
-    )
-
-
-def _request(name: str, part: Part, strategy: Strategy, domain: Domain, index: int) -> TaskRequest:
-    temperature = part.temperature if strategy.temperature is None else strategy.temperature
-    wording = WORDINGS.get(strategy.wording, Wording(""))
-    tokens, turns = part.max_completion_tokens, part.max_turns
-    return TaskRequest(
-        # Any stable number: the draws follow from it, and journals and caches from the draws.
-        request_id=derive("suite", name, strategy.name, str(part.split), index) >> 1,
-        domain=name,
-        split=part.split,
-        index=index,
-        num_samples=part.samples * strategy.draws,
-        temperature=temperature,
-        max_completion_tokens=(tokens + wording.extra_tokens)
-        if tokens
-        else domain.spec.max_completion_tokens,
-        max_turns=(turns + wording.extra_turns) if turns else domain.spec.max_turns,
-    )
-
-
-def _scoring(asked: Sequence[Asked]) -> dict[str, JSON]:
-    return {a.name: [a.settings.model_dump(mode="json"), a.strategy.name] for a in asked}
-
-
 def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict[str, JSON]:
     return {
         "suite": plan.suite,
@@ -346,8 +267,3 @@ def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict
         "parts": {a.name: dict(a.part.facts) for a in asked},
         "tasks_per_domain": max(a.part.num_tasks for a in asked),
     }
-
-
-def _cost(request: TaskRequest) -> float:
-    """Tokens that a request may take: what time goes with."""
-    return float(request.num_samples * request.max_completion_tokens * request.max_turns)
