@@ -308,7 +308,6 @@ def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str
             round(float((arm.gain > uniform.gain).mean()), 3),
             *interval((arm.gain > uniform.gain).astype(float), np.mean),
         ],
-        "better_but_alike": round(float((arm.gain > uniform.gain)[~is_alike].mean()), 3),
         "worst_tenth": round(float(arm.worst.mean()), 4),
         "worst_tenth_kept": round(float((arm.worst >= uniform.worst - 0.01).mean()), 3),
         "forgotten": round(float(arm.forgotten.mean()), 4),
@@ -316,6 +315,8 @@ def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str
             str(k): round(ratio(pairs[kinds == k]), 3) for k in sorted(set(kinds.tolist()))
         },
     }
+    if not is_alike.all():
+        told["better_but_alike"] = round(float((arm.gain > uniform.gain)[~is_alike].mean()), 3)
     if is_alike.any():
         told["alike_loss"] = round(1.0 - ratio(pairs[is_alike]), 4)
     return told

@@ -1,0 +1,98 @@
+"""The simulator: its worlds are what they claim, and the controller gains where there is a gain."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from mixture_simulator import Arm, Learner, compare, run_arm, uniform_budgets
+from mixture_worlds import KINDS, Worlds, draw_world, stack
+
+from educe.scheduling.controller import ControlSettings
+
+SMALL = 80
+
+
+def small_worlds(count: int, kind: str = "", split: str = "tune") -> list[Worlds]:
+    found: list[Worlds] = []
+    for index in range(5000, 9000):
+        world = draw_world(split, index)
+        if world.start.shape[1] < SMALL and (not kind or world.kind[0] == kind):
+            found.append(world)
+        if len(found) == count:
+            return found
+    raise AssertionError("no such worlds")
+
+
+def test_worlds_are_functions_of_split_and_index():
+    one, same, other = draw_world("test", 3), draw_world("test", 3), draw_world("tune", 3)
+    assert np.array_equal(one.start, same.start) and np.array_equal(one.leak, same.leak)
+    assert one.start.shape != other.start.shape or not np.array_equal(one.start, other.start)
+    assert sum(KINDS.values()) == pytest.approx(1.0)
+
+
+def test_kinds_are_what_they_claim():
+    (alike,) = small_worlds(1, "alike")
+    for name in ("start", "speed", "tokens", "cost", "ceiling", "task_spread"):
+        assert np.ptp(getattr(alike, name)) == 0, name
+    assert not alike.leak.any()
+    assert not small_worlds(1, "no_transfer")[0].leak.any()
+    assert (small_worlds(1, "lying")[0].truth <= 0).any()
+    (dead,) = small_worlds(1, "dead")
+    assert np.mean((dead.ceiling == 0) | (dead.speed == 0)) > 0.25
+    dear = small_worlds(1, "unequal_cost")[0].cost
+    assert dear.max() / dear.min() > 30
+    (bad,) = small_worlds(1, "interference")
+    crossed = bad.leak[0][~np.eye(bad.leak.shape[1], dtype=bool)]
+    assert (crossed < 0).sum() > 2 * (crossed > 0).sum()
+    assert (small_worlds(1, "drift")[0].shift < 0).any()
+
+
+def test_padding_changes_nothing_that_is_real():
+    worlds = small_worlds(2)
+    both = stack(worlds)
+    for row, world in enumerate(worlds):
+        width = world.start.shape[1]
+        assert np.array_equal(both.speed[row, :width], world.speed[0])
+        assert both.is_real[row].sum() == width
+    budgets = uniform_budgets(both)
+    alone = [uniform_budgets(w)["tokens"][0] for w in worlds]
+    assert budgets["tokens"] == pytest.approx(alone)
+
+
+def test_a_learner_learns_from_mixed_groups_only():
+    (world,) = small_worlds(1, "dead")
+    learner = Learner(world, seed=0)
+    before = learner.skill.copy()
+    world.decay[:], world.jitter[:], world.leak[:] = 0.0, 0.0, 0.0
+    mute = int(np.flatnonzero(world.ceiling[0] == 0)[0])
+    alive = int(np.argmax(world.speed[0] * world.ceiling[0]))
+    counts, tokens, _ = learner.step(np.array([[mute, mute, alive, alive]]))
+    moved = (learner.skill - before)[0]
+    assert moved[mute] == 0.0
+    assert np.flatnonzero(moved).tolist() in ([alive], [])
+    assert counts.groups[0, [mute, alive]].tolist() == [2.0, 2.0]
+    assert (tokens[0] > 0).sum() == 2
+
+
+def test_the_controller_gains_on_dead_domains_and_loses_little_on_equal_ones():
+    dead, alike = stack(small_worlds(3, "dead")), stack(small_worlds(2, "alike"))
+    for worlds, low, high in ((dead, 1.15, 4.0), (alike, 0.96, 1.04)):
+        uniform = run_arm(worlds, Arm(ControlSettings("static")))["tokens"]
+        adaptive = run_arm(worlds, Arm(ControlSettings()))["tokens"]
+        told = compare(adaptive, uniform, worlds.kind)
+        assert low < told["gain_ratio"][0] < high
+
+
+def test_equal_budgets_are_spent():
+    """Static shares of equal weight are the uniform run, whatever the unit."""
+    worlds = stack(small_worlds(2))
+    one = run_arm(worlds, Arm(ControlSettings("static")))
+    two = run_arm(worlds, Arm(ControlSettings("static"), worlds.is_real * 3.0, unit="seconds"))
+    assert np.array_equal(one["tokens"].gain, two["tokens"].gain)
+    assert np.array_equal(one["seconds"].worst, two["seconds"].worst)
