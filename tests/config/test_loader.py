@@ -137,7 +137,7 @@ def test_unknown_key_in_override(tmp_path: Path) -> None:
         ("rl = 5", "r.toml:1: rl: expected a table of settings, got 5 (integer)."),
         (
             "[algorithm]\nkl_estimator = 'k33'",
-            'expected one of "k1", "k2", "k3", "k1+", "k3+", got "k33" (text). Did you mean',
+            'expected one of "k1", "k2", "k3", "k1+", "k3+", "rk3", got "k33" (text). Did you',
         ),
         ("stages = 'rl'", 'r.toml:1: stages: expected a list of "sft", "preference", '),
         ("stages = ['rl', 'test']", 'r.toml:1: stages: expected a list of "sft", "preference"'),
