@@ -52,6 +52,8 @@ LAYERS = {
     "pipeline": 7.4,
     "ranks": 7.45,
     "api": 7.5,
+    "floor": 7.0,
+    "profile": 7.55,
     "cli": 7.6,
     "__main__": 7.7,
 }
