@@ -205,7 +205,7 @@ def _render_loss(loss: Mapping[str, Any]) -> str:
 
 
 def _render_batch(batch: Mapping[str, Any]) -> str:
-    lines = ["Batches", *render_batches(batch)]
+    lines = ["Batches", *render_batches(dict(batch))]
     if rl := batch.get("rl"):
         lines += [
             f"  rl    a rollout batch: {rl['prompts']} prompts x {rl['group_size']} completions = "

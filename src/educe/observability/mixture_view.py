@@ -72,6 +72,7 @@ def plot_mixture(rows: Sequence[MixtureRow], path: str | Path, title: str = "") 
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     if not rows:
         raise EduceError("the run has recorded no shares yet: expected 'domain/NAME/share'")
@@ -79,14 +80,14 @@ def plot_mixture(rows: Sequence[MixtureRow], path: str | Path, title: str = "") 
     height = 1.2 + (0.16 * len(rows) if is_map else 5.0)
     figure = Figure(figsize=(12, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axis = figure.subplots()
+    axis: Any = figure.subplots()
     steps = sorted({step for row in rows for step, _ in row.shares})
     if is_map:
         _draw_map(figure, axis, rows, steps)
     else:
         _draw_stack(axis, rows, steps)
     axis.set_xlabel("rollout batch")
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(_plain(title), fontsize=12)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
