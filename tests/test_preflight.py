@@ -244,6 +244,10 @@ def test_micro_batch_over_the_update_is_noted(folder: Path) -> None:
         ("reward = 'a:b'\n", "'reward' scores the rows of a 'path'; this domain has none"),
         ("stages = []\n", "the list is empty"),
         ("[goal.targets]\nsmus = 0.5\n", "not part of the run. Did you mean 'sums'?"),
+        (
+            "[guards]\naction = 'off'\ngrad_norm = 3\n",
+            'guards.grad_norm: guards.action is "off", so nothing is limited',
+        ),
     ],
 )
 def test_options_that_exclude_each_other(folder: Path, text: str, expected: str) -> None:

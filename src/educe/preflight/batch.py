@@ -94,7 +94,25 @@ def check_exclusions(plan: Plan) -> Iterator[EduceError]:
                 "run.sinks",
                 f"there is no sink {sink!r}.{did_you_mean(sink, SINKS)} Known: {', '.join(SINKS)}.",
             )
+    yield from _idle_guards(plan)
     yield from _domain_exclusions(plan)
+
+
+def _idle_guards(plan: Plan) -> Iterator[EduceError]:
+    guards = plan.recipe.guards
+    if guards.screen_every and "rl" not in plan.recipe.stages:
+        yield plan.error(
+            "guards.screen_every",
+            "screen tasks are looked at in the stage 'rl', which this recipe has not. Remove it, "
+            "or add the stage.",
+        )
+    for name in ("grad_norm", "update_norm", "screen_every"):
+        if guards.action == "off" and getattr(guards, name):
+            yield plan.error(
+                f"guards.{name}",
+                'guards.action is "off", so nothing is limited or looked at. Set it to "alarm" or '
+                '"rollback".',
+            )
 
 
 def _domain_exclusions(plan: Plan) -> Iterator[EduceError]:
