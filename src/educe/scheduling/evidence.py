@@ -216,8 +216,8 @@ class Evidence:
         between = self._between(
             self.groups / _GROUP_NOISE, own - family, _GROUP_NOISE / self.pooling
         )
-        weight = _GROUP_NOISE / between
-        return np.asarray((sums + weight * family) / (self.groups + weight))
+        groups = _GROUP_NOISE / between
+        return np.asarray((sums + groups * family) / (self.groups + groups))
 
     def pooled_level(self) -> Floats:
         """Return each domain's level, read through its family and the run as far as it is in
@@ -286,7 +286,8 @@ class Evidence:
         """Return the standard deviation of true responses over their mean, by the moments of
         DerSimonian and Laird (1986), averaged with the prior's by the information there is."""
         total = np.maximum(_all(information), 1e-12)
-        excess = _all(information * (own - mean) ** 2) - (_all(information > 0) - 1.0)
+        seen = (information > 0).astype(np.float64)
+        excess = _all(information * (own - mean) ** 2) - (_all(seen) - 1.0)
         scale = np.maximum(total - _all(information**2) / total, 1e-12)
         relative = excess / scale / mean**2
         known = _all(information * mean**2)
