@@ -267,6 +267,7 @@ def test_what_tools_and_scorers_said_is_not_asked_again(tiny_folder: Path, tmp_p
     def run(name: str, **options: Any) -> Path:
         world = tmp_path / f"world-{name}"
         world.mkdir(exist_ok=True)
+        (world / "day").write_text("2" if "resume" in options else "1")
         recipe = tools_recipe(tiny_folder, tmp_path / name, str(world))
         return train(recipe, announce=quiet, **options).folder
 
