@@ -14,11 +14,17 @@ from educe.sandbox.inside import cgroups
 
 # A box in stock: its program and the first process of its namespace.
 _PROCESSES_A_BOX = 2
+# Its control channel, three pipes, what kills it (twice), and its process and mounts in the zygote.
+_FDS_A_BOX = 9
+_FDS_A_GROUP = 2  # of the slots of control groups, which are kept and used again
 
 
 @dataclass(frozen=True)
 class HostState:
-    """The supervisor's and its zygotes' share of the machine, with no job running."""
+    """The supervisor's and its zygotes' share of the machine, with no job running.
+
+    ``num_fds`` leaves out what boxes in stock and kept slots hold.
+    """
 
     supervisor: int
     zygotes: tuple[int, ...]
@@ -46,19 +52,22 @@ def look(sandbox: Sandbox) -> HostState:
     """Return the state of a sandbox at rest."""
     stats = sandbox.stats()
     pids = [stats["pid"], *stats["zygotes"]]
+    num_groups = sum(
+        len(list(Path(parent).glob(f"educe-{stats['pid']}/job*")))
+        for parents in (*cgroups._version_1(), *cgroups._version_2())
+        for parent in set(parents.values())
+    )
+    stock = _FDS_A_BOX * (stats["ready"] + stats["arming"]) + _FDS_A_GROUP * num_groups
+    num_fds = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
     return HostState(
         supervisor=stats["pid"],
         zygotes=tuple(stats["zygotes"]),
-        num_fds=sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),
+        num_fds=num_fds - stock,
         memory_mb=sum(_private_mb(pid) for pid in pids),
         num_mounts=sum(
             len(Path(f"/proc/{pid}/mounts").read_text().splitlines()) for pid in stats["zygotes"]
         ),
-        num_groups=sum(
-            len(list(Path(parent).glob(f"educe-{stats['pid']}/job*")))
-            for parents in (*cgroups._version_1(), *cgroups._version_2())
-            for parent in set(parents.values())
-        ),
+        num_groups=num_groups,
     )
 
 
@@ -75,7 +84,7 @@ def what_changed(
         complaints.append(f"memory grew from {before.memory_mb:.1f} to {after.memory_mb:.1f} MiB")
     if after.num_mounts > before.num_mounts:
         complaints.append(f"mounts grew from {before.num_mounts} to {after.num_mounts}")
-    if after.num_groups > before.num_groups + fds:
+    if after.num_groups > before.num_groups + 4 * fds:
         complaints.append(f"control groups grew from {before.num_groups} to {after.num_groups}")
     return complaints
 
