@@ -20,8 +20,8 @@ __all__ = ["API_KINDS", "BUG_KINDS", "create", "specs"]
 
 _KINDS = {"bug": BUG_KINDS, "api": API_KINDS}
 _DESCRIPTIONS = {
-    "bug": "Find and repair a bug in a Python package of {} to {} modules, with tools.",
-    "api": "Make the callers of a changed function follow, in a package of {} to {} modules.",
+    "bug": "Find and repair a bug in a Python package of {} modules, with tools.",
+    "api": "Make the callers of a changed function follow, in a package of {} modules.",
 }
 
 
@@ -56,11 +56,12 @@ def create(name: str, *, kinds: Sequence[str] = (), partial: bool = False) -> Do
 
 
 def _spec(defect: str, size: Size) -> DomainSpec:
+    modules = "-".join(str(number) for number in dict.fromkeys(size.num_modules))
     return DomainSpec(
         name=f"repo-repair/{defect}/{size.name}",
         family=f"repo-repair/{defect}",
         kind="code",
-        description=_DESCRIPTIONS[defect].format(*size.num_modules),
+        description=_DESCRIPTIONS[defect].format(modules),
         max_turns=size.max_turns,
         max_completion_tokens=size.max_completion_tokens,
         executes_code=True,
