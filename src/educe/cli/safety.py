@@ -146,7 +146,7 @@ def _review(arguments: argparse.Namespace) -> int:
     layers += ["classifier"] if arguments.classifier else []
     settings = ReviewSettings(
         mode="observe",
-        layers=tuple(layers),  # type: ignore[arg-type]
+        layers=tuple(layers),
         words=arguments.words,
         classifier=arguments.classifier,
     )

@@ -61,7 +61,8 @@ def attempts_for(
         yield Attempt("wrong", "gold of another task", tuple(others[0]), "reject", False)
     if len(gold) > 1:
         yield Attempt("mutant", "last message left out", tuple(before), "reject", False)
-    yield from _texts(task, text, said, is_answer, others)
+    # An attack stands alone: behind the gold's own actions it might well be right.
+    yield from _texts(task, text, lambda c: (assistant(c),), is_answer, others)
     if is_code:
         yield from _programs(text)
 
@@ -138,7 +139,7 @@ def _texts(
     """Yield attacks by text."""
     is_number = _INTEGER.fullmatch(text) is not None
     attacks: dict[str, tuple[str, bool]] = {
-        "nothing": ("", True),
+        "nothing": ("", is_answer),
         "refusal": (_REFUSAL, is_answer),
         "claims to be right": (_VERDICTS, is_answer),
         "orders to the grader": (_ORDER, is_answer),

@@ -73,7 +73,11 @@ class LongContext:
             context.announce("long context: no tokenizer, so lengths are estimated")
         parts = []
         for kind in kinds:
-            parts += [_part(context, kind, n, "", depths, count) for n in lengths]
+            limit = load_kind(kind).max_length or max(lengths)
+            kept = [n for n in lengths if n <= limit]
+            parts += [_part(context, kind, n, "", depths, count) for n in kept]
+            if not kept or control_length > limit:
+                continue
             few = max(len(depths), count // 2)
             parts += [_part(context, kind, control_length, c, depths, few) for c in controls]
         return parts

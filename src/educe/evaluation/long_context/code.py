@@ -128,7 +128,7 @@ def _operation(rng: Rng, value: int) -> tuple[str, int]:
 
 CODE: tuple[Kind, ...] = (
     Kind("code-callers", "all callers of a function, in real source", write_callers, 64,
-         has_depth=False, source=SOURCE.requirement, licence="BSD-3-Clause"),
+         has_depth=False, source=SOURCE.requirement, licence="BSD-3-Clause", max_length=32768),
     Kind("code-chain", "what a chain of calls returns, hidden in real source", write_chain, 24,
-         source=SOURCE.requirement, licence="BSD-3-Clause"),
+         source=SOURCE.requirement, licence="BSD-3-Clause", max_length=32768),
 )  # fmt: skip

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import cast
 
-from educe.core.errors import DomainError
+from educe.core.errors import DomainError, EduceError
 from educe.core.protocols import DomainBase, DomainSpec, Services
 from educe.core.seeds import derive, python_random
 from educe.core.types import JSON, Message, Score, Split, Task
@@ -16,6 +16,7 @@ from educe.evaluation.long_context.kinds import load_kind
 from educe.evaluation.long_context.scoring import judge
 
 _MAX_KEPT = 32
+_LEAST_SHARE = 0.6
 DEPTHS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -101,13 +102,15 @@ class LongContextDomain(DomainBase):
         def build(size: int) -> Draft:
             return self.kind.write(random.Random(seed), size, depth)
 
-        return fit(
-            build,
-            lambda draft: count(messages_of(draft)),
-            self.length - self.kind.reply_tokens,
-            what=f"{self.kind.name} at {self.length} tokens",
-            start=start,
-        )
+        what = f"{self.kind.name} at {self.length} tokens"
+        limit = self.length - self.kind.reply_tokens
+        fitted = fit(build, lambda draft: count(messages_of(draft)), limit, what=what, start=start)
+        if fitted.num_tokens < _LEAST_SHARE * limit:
+            raise EduceError(
+                f"{what}: its text suffices for {fitted.num_tokens} tokens only; ask a shorter "
+                f"length of this kind"
+            )
+        return fitted
 
     def score(
         self, task: Task, state: JSON, transcript: Sequence[Message], services: Services

@@ -68,6 +68,7 @@ class Kind:
         has_depth: whether ``depth`` places the evidence; otherwise it lies where it must.
         floor: best score of a reply that ignores the document.
         source: package of real text, empty for generated ones.
+        max_length: tokens that its text suffices for; 0 is any.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Kind:
     floor: float = 0.0
     source: str = ""
     licence: str = "Apache-2.0"
+    max_length: int = 0
 
 
 def messages_of(draft: Draft) -> tuple[Message, ...]:
