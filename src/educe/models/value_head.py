@@ -49,7 +49,9 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
         rows = hidden_ND if self.trunk else hidden_ND.detach()
-        inner = nn.functional.silu(self.inner(rows.to(self.inner.weight.dtype)))
+        # Models' final norms are scaled by weights of any size; a few units would own the head.
+        scaled = nn.functional.layer_norm(rows.to(self.inner.weight.dtype), rows.shape[-1:])
+        inner = nn.functional.silu(self.inner(scaled))
         values: Tensor = self.outer(inner).squeeze(-1)
         return values
 
