@@ -326,13 +326,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--split", default="test", choices=("tune", "test"))
     parser.add_argument("--worlds", type=int, default=240)
+    parser.add_argument("--first", type=int, default=200, help="test worlds below 200 were seen")
     parser.add_argument("--units", nargs="+", default=["tokens", "seconds"])
     parser.add_argument("--arms", nargs="+", default=["uniform", "size", "best_static", *ADAPTIVE])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    stacks = draw_worlds(given.split, given.worlds)
+    stacks = draw_worlds(given.split, given.worlds, given.first)
     kinds = np.concatenate([s.kind for s in stacks])
-    told: dict[str, Any] = {"split": given.split, "worlds": given.worlds}
+    told: dict[str, Any] = {"split": given.split, "worlds": given.worlds, "first": given.first}
     found: dict[str, Results] = {}
     for name, arm in standard_arms(given.arms, given.units).items():
         begin = time.monotonic()
