@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -270,3 +271,25 @@ def test_opening_below_what_is_promised_must_be_asked_for(monkeypatch: pytest.Mo
     with open_sandbox(minimum="plain") as sandbox:
         assert sandbox.level.name == "PLAIN"
         assert sandbox.run(ADD).verdict is BoxVerdict.OK
+
+
+def test_folders_of_confined_boxes_do_not_stay() -> None:
+    def confined() -> Sandbox:
+        try:
+            return open_sandbox("confined", num_parallel=1)
+        except SandboxError as error:
+            pytest.skip(str(error))
+
+    def folders(pid: int) -> list[Path]:
+        return list(Path(tempfile.gettempdir()).glob(f"educe-job-{pid}-*"))
+
+    with confined() as first:
+        assert first.run(ADD).stdout == b"2\n"
+        closed = first.stats()["pid"]
+    assert wait_until_dead([closed]) == [] and folders(closed) == []
+    with confined() as second:
+        killed = second.stats()["pid"]
+        os.kill(killed, signal.SIGKILL)
+        assert wait_until_dead([killed]) == []
+    with confined():
+        assert folders(killed) == []  # the next one tidies up

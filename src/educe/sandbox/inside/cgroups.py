@@ -174,11 +174,12 @@ def _sweep(parents: set[str]) -> None:
     for parent in parents:
         for name in os.listdir(parent):
             number = name.removeprefix("educe-")
-            if name.startswith("educe-") and number.isdigit() and not _is_alive(int(number)):
+            if name.startswith("educe-") and number.isdigit() and not is_alive(int(number)):
                 _remove([f"{parent}/{name}"])
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process of that number exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

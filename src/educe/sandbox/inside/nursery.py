@@ -6,15 +6,17 @@ from __future__ import annotations
 import contextlib
 import marshal
 import os
+import shutil
 import signal
 import socket
 import tempfile
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from educe.sandbox.inside import kernel, zygote
+from educe.sandbox.inside import cgroups, kernel, zygote
 from educe.sandbox.inside.boxes import Box, Request, Shape
 from educe.sandbox.inside.cgroups import Slots
 
@@ -26,6 +28,7 @@ _NUM_UIDS = 8000
 _START_TIMEOUT_S = 60.0
 _MAX_FAILURES = 3
 _SHAPES_IN_STOCK = 4
+_FOLDER = "educe-job-"
 
 
 class ZygoteFailed(Exception):
@@ -144,6 +147,14 @@ class Zygote:
             self.control.close()
 
 
+def _sweep() -> None:
+    """Remove folders of supervisors that died without a chance to."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        owner = path.name.removeprefix(_FOLDER).split("-")[0]
+        if owner.isdigit() and not cgroups.is_alive(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _spawn(nursery: Nursery, control: socket.socket) -> tuple[int, int]:
     """Fork into the mode's namespaces and exec a clean interpreter there."""
     flags = 0
@@ -213,6 +224,8 @@ class Nursery:
         if mode not in ("root", "user", "confined"):
             raise ZygoteFailed("no such mode")
         self.mode = mode
+        if mode == "confined":
+            _sweep()
         first = Zygote(self, "")
         self.zygotes[""] = first
         self.landlock = first.landlock
@@ -238,7 +251,7 @@ class Nursery:
             running.end()
             for box in list(running.boxes.values()):
                 box.is_over = True
-                self.clear_away(box)
+                self._recycle(box)  # nobody will be here to wait for the last of its processes
         self.zygotes.clear()
         self.ready.clear()
         self.arming.clear()
@@ -327,7 +340,7 @@ class Nursery:
         folder = ""
         uid = self._uids.pop()  # the one given back last: a zygote knows what its boxes do
         if not parent.has_namespaces:
-            folder = tempfile.mkdtemp(prefix="educe-job-")
+            folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")
             if os.getuid() == 0 and self.config["can_change_user"]:
                 os.chown(folder, uid, uid)
             ours.send(folder.encode())
