@@ -96,12 +96,13 @@ train(make(Path(sys.argv[1]), Path(sys.argv[2])), resume=sys.argv[3] == "resume"
 
 def _spawn(model: Path, out: Path, how: str, kind: str) -> subprocess.Popen[bytes]:
     root = Path(__file__).resolve().parents[2]
-    return subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(model), str(out), how, kind],
-        cwd=root,
-        stdout=(out / f"{how}.log").open("ab"),
-        stderr=subprocess.STDOUT,
-    )
+    with (out / f"{how}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(model), str(out), how, kind],
+            cwd=root,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
 
 
 @pytest.mark.slow
@@ -136,11 +137,10 @@ def test_kill_9_at_any_moment_resumes_bitwise(tiny_folder, tmp_path, kind, seed)
 
 
 def _killed(child: subprocess.Popen[bytes], run: Path, after_s: float | None) -> bool:
-    """Kill the child so long after it began to record; return whether it was still running."""
-    before = len(list((run / "segments").glob("*"))) if run.exists() else 0
+    """Kill the child so long after its first step; return whether it was still running."""
+    before = _num_steps(run)
     while child.poll() is None and after_s is not None:
-        # Its own segment appears with its first step; loading libraries is no moment of a run.
-        if len(list((run / "segments").glob("*"))) > before:
+        if _num_steps(run) > before:  # loading libraries is no moment of a run
             try:
                 child.wait(timeout=after_s)
             except subprocess.TimeoutExpired:
@@ -150,6 +150,12 @@ def _killed(child: subprocess.Popen[bytes], run: Path, after_s: float | None) ->
         time.sleep(0.02)
     child.wait(timeout=600)
     return False
+
+
+def _num_steps(run: Path) -> int:
+    """Return how many steps all attempts have recorded, one done twice counted twice."""
+    segments = (run / "segments").glob("*.jsonl")
+    return sum(segment.read_bytes().count(b'"k":"metrics"') for segment in segments)
 
 
 def test_sigterm_stops_and_keeps_everything(tiny_folder, tmp_path):
