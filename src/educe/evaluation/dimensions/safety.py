@@ -84,8 +84,8 @@ class Safety:
         ]  # fmt: skip
         tables = [_type_table(result, rows, context.level)]
         facts = part_facts(result, "safety/unsafe-requests").get("detection")
-        notes = ["Kinds of replies are told by rules: on labelled replies they find 86 % of what "
-                 "does not comply, with 1 % false alarms."]  # fmt: skip
+        notes = ["Kinds of replies are told by rules: on the labelled replies they were tuned on "
+                 "they find 86 % of what does not comply, phrases alone 53 %."]  # fmt: skip
         if facts:
             tables.append(_detection_table(facts))
             notes.append(_detection_note(facts))
