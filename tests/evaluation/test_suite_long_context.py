@@ -47,7 +47,7 @@ def test_only_a_reader_has_an_effective_length():
     def reader(domain, task, sample, turn):
         text = "".join(m.content for m in task.messages)
         is_there = all(a in text for a in task.metadata["answers"])
-        return task.gold if is_there and len(text) < 1800 else "1000000"
+        return task.gold if is_there and len(text) < 6000 else "1000000"
 
     measures, result = found(ScriptedSubject(reader), plan(kinds="needle-multivalue-number"))
     assert measures["score at 1200"].estimate.value == 1.0
