@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hostile_domains import task_that
@@ -59,10 +61,20 @@ def test_workers_without_one_open_their_own() -> None:
 def test_a_shared_sandbox_that_died_is_started_anew_for_its_workers(shared: Sandbox) -> None:
     with ScoringPool(DOMAINS, sandbox=shared, sandbox_minimum="confined", timeout_s=120) as pool:
         (before,) = scores(pool, 1)
-        os.kill(shared.stats()["pid"], signal.SIGKILL)
+        died = shared.stats()["pid"]
+        os.kill(died, signal.SIGKILL)
+        while Path(f"/proc/{died}/stat").exists() and not _is_zombie(died):
+            time.sleep(0.01)
         (after,) = scores(pool, 1)
         assert after.value == 1.0 and after.reason != before.reason
         assert after.reason.endswith(str(shared.stats()["pid"]))
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:  # it went while we looked
+        return True
 
 
 def test_a_sandbox_below_the_minimum_is_not_shared(shared: Sandbox) -> None:

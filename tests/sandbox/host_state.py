@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -93,11 +94,17 @@ def _num_below(pid: int) -> int:
     """Return the number of living processes below one."""
     count, waiting = 0, [pid]
     while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+        tasks = Path(f"/proc/{waiting.pop()}/task")
+        try:
+            threads = list(tasks.iterdir())
+        except OSError:  # it ended while we looked
+            continue
+        for thread in threads:
             try:
-                children = [int(child) for child in task.read_text().split()]
-            except OSError:  # it ended while we looked
+                text = (thread / "children").read_text()
+            except OSError:
                 continue
+            children = [int(child) for child in text.split()]
             count += len(children)
             waiting += children
     return count
