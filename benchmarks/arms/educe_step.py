@@ -12,7 +12,9 @@ import argparse
 import json
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
@@ -28,18 +30,14 @@ def main() -> None:
     parser.add_argument("--micro-batch-tokens", type=int, default=4096)
     given = parser.parse_args()
 
-    import numpy as np
     import torch
 
-    from educe.algorithms.advantages import ADVANTAGES
-    from educe.algorithms.aggregate import sequence_weights
     from educe.algorithms.catalogue import BUNDLES
     from educe.algorithms.losses import build_loss
     from educe.config.settings import OptimizerSettings
     from educe.core.protocols import GenerateRequest, SamplingParameters
     from educe.engines.embedded import EmbeddedEngine
     from educe.models.load import chat_format, load
-    from educe.rollout.packing import TrainingSample
     from educe.trainers.step import TrainerState, optimizer_step
 
     torch.set_num_threads(2)
@@ -76,35 +74,7 @@ def main() -> None:
         )
         sampled = time.perf_counter()
         lengths = [len(c.token_ids) for c in done]
-        groups = [i // given.group for i in range(len(done))]
-        weights = sequence_weights(bundle.aggregation, lengths, groups, given.max_tokens)
-        samples = []
-        for number in range(len(prompts)):
-            rows = range(number * given.group, (number + 1) * given.group)
-            rewards = np.array([float(len(done[i].text) % 7) for i in rows])
-            scored = np.ones(len(rewards), bool)
-            advantages = ADVANTAGES[bundle.advantage](rewards, scored, bundle.advantage_eps)
-            for i, advantage in zip(rows, advantages, strict=True):
-                prompt, completion = prompts[number], done[i].token_ids
-                size = len(prompt) + len(completion)
-                behaviour = np.zeros(size)
-                behaviour[len(prompt) :] = done[i].logprobs
-                streams = {
-                    "advantage": np.full(size, advantage),
-                    "weight": np.full(size, weights[i]),
-                    "behaviour_logprobs": behaviour,
-                    "temperature": np.ones(size),
-                }
-                samples.append(
-                    TrainingSample(
-                        np.array([*prompt, *completion], np.int64),
-                        np.arange(size) >= len(prompt),
-                        streams,
-                        number,
-                        i,
-                        bundle.formula(),
-                    )
-                )
+        samples = training_samples(prompts, done, bundle, given.group, given.max_tokens)
         result = optimizer_step(state, samples, losses, 1e-5)
         trained = time.perf_counter()
         engine.publish(step + 1)
@@ -121,6 +91,53 @@ def main() -> None:
         }
         print(json.dumps(line), flush=True)
     print(json.dumps({"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
+
+
+def training_samples(
+    prompts: Sequence[tuple[int, ...]],
+    done: Sequence[Any],
+    bundle: Any,
+    group: int,
+    max_tokens: int,
+) -> list[Any]:
+    """Return the samples of a step: rewards, group advantages and per-token streams."""
+    import numpy as np
+
+    from educe.algorithms.advantages import ADVANTAGES
+    from educe.algorithms.aggregate import sequence_weights
+    from educe.rollout.packing import TrainingSample
+
+    lengths = [len(c.token_ids) for c in done]
+    groups = [i // group for i in range(len(done))]
+    weights = sequence_weights(bundle.aggregation, lengths, groups, max_tokens)
+    samples = []
+    for number in range(len(prompts)):
+        rows = range(number * group, (number + 1) * group)
+        rewards = np.array([float(len(done[i].text) % 7) for i in rows])
+        scored = np.ones(len(rewards), bool)
+        advantages = ADVANTAGES[bundle.advantage](rewards, scored, bundle.advantage_eps)
+        for i, advantage in zip(rows, advantages, strict=True):
+            prompt, completion = prompts[number], done[i].token_ids
+            size = len(prompt) + len(completion)
+            behaviour = np.zeros(size)
+            behaviour[len(prompt) :] = done[i].logprobs
+            streams = {
+                "advantage": np.full(size, advantage),
+                "weight": np.full(size, weights[i]),
+                "behaviour_logprobs": behaviour,
+                "temperature": np.ones(size),
+            }
+            samples.append(
+                TrainingSample(
+                    np.array([*prompt, *completion], np.int64),
+                    np.arange(size) >= len(prompt),
+                    streams,
+                    number,
+                    i,
+                    bundle.formula(),
+                )
+            )
+    return samples
 
 
 if __name__ == "__main__":
