@@ -50,8 +50,15 @@ def begin(folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch, **place: Any
 
 
 def resume(folder: Path, mode: str, *overrides: str) -> None:
-    _, store = prepare_folder(recipe(folder, mode, *overrides), resume=True)
+    """Reopen the run; what counts from then on is what was asked for now."""
+    asked = recipe(folder, mode, *overrides)
+    run, store = prepare_folder(asked, resume=True)
     store.close()
+    attempts = sorted((run / "attempts").glob("*.json"))
+    assert len(attempts) > 1, "a resume is an attempt of its own"
+    kept = json.loads(attempts[-1].read_text())["recipe"]
+    first = json.loads((run / "run.json").read_text())["recipe"]
+    assert (first if kept is None else kept) == asked.recipe.model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
