@@ -74,6 +74,16 @@ class MixtureSettings(Section):
     slip: float = Field(
         0.03, ge=0, lt=1, description="Fall of the training score below its best that is a slip."
     )
+    long: tuple[str, ...] = Field(
+        ("long-document/*",), description="Names or globs of domains that depend on long contexts."
+    )
+    long_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="What those get together, of what cost counts (prompts, tokens or seconds); 0 "
+        "leaves it to weights and strategy.",
+    )
 
 
 class CurriculumSettings(Section):
@@ -103,4 +113,18 @@ class CurriculumSettings(Section):
     )
     revisit: int = Field(
         4, gt=0, description="predicted: rounds after which a skipped task is tried again."
+    )
+    lengths: Literal["all", "growing"] = Field(
+        "all",
+        description="growing: domains whose prompts are longer than a limit wait; the limit grows "
+        "from length_first to the longest.",
+    )
+    length_first: int = Field(256, gt=0, description="growing: the limit at first, in tokens.")
+    length_steps: int = Field(
+        0,
+        ge=0,
+        description="growing: rollout batches until all take part; 0 takes half of rl.steps.",
+    )
+    length_early: float = Field(
+        0.05, ge=0, lt=1, description="growing: part of its weight that a domain has before that."
     )

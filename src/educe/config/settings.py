@@ -14,6 +14,9 @@ from educe.config.algorithm_settings import (
     ExplorationSettings,
     ShapingSettings,
 )
+from educe.config.balance_settings import BackOffSettings as BackOffSettings
+from educe.config.balance_settings import BalanceSettings as BalanceSettings
+from educe.config.balance_settings import ForgettingSettings as ForgettingSettings
 from educe.config.mixture_settings import CurriculumSettings as CurriculumSettings
 from educe.config.mixture_settings import MixtureSettings as MixtureSettings
 from educe.config.review_settings import ReviewSettings as ReviewSettings
@@ -295,6 +298,7 @@ class OptimizerSettings(Section):
     micro_batch_tokens: int = Field(
         4096, gt=0, description="Tokens of one packed forward and backward (memory, not maths)."
     )
+    back_off: BackOffSettings = Field(default_factory=lambda: BackOffSettings())
 
 
 class EngineSettings(Section):
@@ -468,6 +472,8 @@ class Recipe(Section):
     guards: GuardSettings = Field(default_factory=lambda: GuardSettings())
     mixture: MixtureSettings = Field(default_factory=lambda: MixtureSettings())
     curriculum: CurriculumSettings = Field(default_factory=lambda: CurriculumSettings())
+    balance: BalanceSettings = Field(default_factory=lambda: BalanceSettings())
+    forgetting: ForgettingSettings = Field(default_factory=lambda: ForgettingSettings())
 
     @property
     def stage_names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from educe.config.mixture_settings import CurriculumSettings, MixtureSettings
 from educe.core.protocols import DomainSpec
 from educe.scheduling.controller import ControlSettings
+from educe.scheduling.lengths import LengthRamp
 from educe.scheduling.levels import LevelControl, ladders_of
 from educe.scheduling.mixture import AdaptiveMixture, MixedDomain, Mixture, StaticMixture
 from educe.scheduling.tasks import TaskChooser
@@ -21,15 +22,21 @@ def build_mixture(
     weights: Mapping[str, float],
     specs: Mapping[str, DomainSpec],
     seed: int,
+    *,
+    ramp: LengthRamp | None = None,
+    may_boost: bool = False,
 ) -> Mixture:
     """Return the mixture that a recipe asks for.
 
     Args:
         weights: by domain, as the recipe's [domains] give them.
         specs: by domain; ``num_tasks`` None counts ``settings.size_limit`` tasks.
+        ramp: makes domains with long prompts wait.
+        may_boost: a domain's weight may be raised during the run (see ``Mixture.boost``).
     """
     weights = sized_weights(settings, weights, specs)
-    if settings.strategy in FIXED and curriculum.levels == "fixed":
+    is_fixed = settings.strategy in FIXED and curriculum.levels == "fixed"
+    if is_fixed and not (ramp or may_boost or settings.long_share):
         return StaticMixture(weights, seed)
     groups = pooled_families(specs)
     domains = {
@@ -44,7 +51,24 @@ def build_mixture(
         pooling=settings.pooling,
         protected=settings.protected,
         levels=_levels(curriculum, weights, specs),
+        long=settings.long,
+        ramp=ramp,
     )
+
+
+def build_ramp(
+    settings: CurriculumSettings, lengths: Mapping[str, int], steps: int
+) -> LengthRamp | None:
+    """Return what makes long domains wait; None when none does.
+
+    Args:
+        lengths: typical prompt tokens by domain.
+        steps: rollout batches of the stage.
+    """
+    if settings.lengths == "all":
+        return None
+    over = settings.length_steps or steps // 2
+    return LengthRamp(lengths, settings.length_first, over, settings.length_early)
 
 
 def control_settings(settings: MixtureSettings) -> ControlSettings:
@@ -59,6 +83,8 @@ def control_settings(settings: MixtureSettings) -> ControlSettings:
         slip=settings.slip,
         protect_boost=settings.protect_boost,
         optimism=settings.optimism,
+        long_share=settings.long_share,
+        long_by_cost=settings.cost != "prompts",
     )
 
 

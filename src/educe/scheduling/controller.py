@@ -46,6 +46,7 @@ class Reason(IntEnum):
     LESS_PROGRESS = 16
     MORE_REGRET = 17
     LESS_REGRET = 18
+    LONG = 19
 
 
 REASON_TEXTS = {
@@ -68,6 +69,7 @@ REASON_TEXTS = {
     Reason.LESS_PROGRESS: "its score moves less than others'",
     Reason.MORE_REGRET: "its best is far above its mean",
     Reason.LESS_REGRET: "its best is near its mean",
+    Reason.LONG: "long contexts have a share of their own",
 }
 _MORE_LESS = {
     "signal": (Reason.MORE_SIGNAL, Reason.LESS_SIGNAL),
@@ -94,6 +96,9 @@ class ControlSettings:
         slip: points of score below its best that count as slipping.
         protect_boost: least share of a protected domain that slipped, relative to its own.
         optimism: how many deviations the doubt about a domain speaks for it.
+        long_share: what the domains marked long get together; 0 does not ask for it. It stands
+            above floor and ceiling.
+        long_by_cost: whether that is a share of the cost, or of the prompts.
     """
 
     strategy: str = "expected_gain"
@@ -105,6 +110,8 @@ class ControlSettings:
     slip: float = 0.03
     protect_boost: float = 3.0
     optimism: float = 0.0
+    long_share: float = 0.0
+    long_by_cost: bool = True
 
     @property
     def is_adaptive(self) -> bool:
@@ -122,6 +129,7 @@ class ShareController:
         settings: see ``ControlSettings``.
         ties: (..., D) distinct ranks; the lowest is preferred between equals.
         protected: (..., D) domains that get more as soon as they slip.
+        long: (..., D) domains that depend on long contexts; None is none.
     """
 
     weights: Floats
@@ -129,6 +137,7 @@ class ShareController:
     settings: ControlSettings
     ties: Floats
     protected: Bools
+    long: Bools | None = None
     shares: Floats = field(init=False)
     reasons: Ints = field(init=False)
     wishes: Floats = field(init=False)
@@ -167,6 +176,8 @@ class ShareController:
         settings, base = self.settings, self.base
         if not settings.is_adaptive:
             self.shares = base
+            self.reasons = np.full(base.shape, int(Reason.WEIGHT))
+            self._give_long_its_share()
             return
         wish = STRATEGIES[settings.strategy](self.evidence, settings.optimism)
         cheapness = self._cheapness()
@@ -178,6 +189,29 @@ class ShareController:
         highest = base * settings.ceiling
         self.shares = bounded_shares(base * self.wishes**settings.sharpness, lowest, highest)
         self._explain(wish, cheapness, slipped, lowest, highest)
+        self._give_long_its_share()
+
+    def _give_long_its_share(self) -> None:
+        """Scale long and other domains as two groups, so that the cost of the long ones is their
+        share of all cost; within a group nothing changes."""
+        wanted = self.settings.long_share
+        if not wanted or self.long is None:
+            return
+        shares = self.shares
+        long, short = (
+            np.where(m, shares, 0.0).sum(axis=-1, keepdims=True) for m in (self.long, ~self.long)
+        )
+        if not (np.minimum(long, short) > 0).all():
+            return
+        prompts = np.full(long.shape, wanted)
+        if self.settings.long_by_cost:
+            spent = shares * self.evidence.mean_cost()
+            each_long = np.where(self.long, spent, 0.0).sum(axis=-1, keepdims=True) / long
+            each_short = np.where(self.long, 0.0, spent).sum(axis=-1, keepdims=True) / short
+            prompts = wanted * each_short / (wanted * each_short + (1.0 - wanted) * each_long)
+        self.shares = np.where(self.long, shares / long * prompts, shares / short * (1.0 - prompts))
+        is_moved = self.long & (np.abs(np.log(np.maximum(prompts, 1e-12) / long)) > np.log(1.15))
+        self.reasons = np.where(is_moved, int(Reason.LONG), self.reasons)
 
     def pick(self) -> Ints:
         """Return the index (...) of the domain whose turn it is, and count it.

@@ -3,14 +3,15 @@
 Looking often at a few tasks makes false alarms certain, so there are two stages. A cheap look (the
 score on a rotating screen, the KL to the start on a replay set) only makes a domain *suspect*. A
 suspect is tried on fresh tasks, once, against its score there at the start; only that can be an
-alarm, at a level that is shared among all trials of the run (1/2, 1/4, 1/8 ... of it), so the
-chance of any false alarm in the whole run stays below the level.
+alarm, at a level that is shared among all trials of the run (trial n has 6 / (pi n)^2 of it, which
+adds up to 1), so the chance of any false alarm in the whole run stays below the level.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -20,10 +21,18 @@ from educe.core.types import JSON
 class Action(StrEnum):
     """What a recipe may ask for when a domain has forgotten."""
 
+    TELL = "tell"
     RAISE_SHARE = "raise_share"
     ADD_REPLAY = "add_replay"
     ADD_ANCHOR = "add_anchor"
     ROLL_BACK = "roll_back"
+
+
+def watched(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return the sorted names that a pattern matches; all of them where there is no pattern."""
+    return sorted(
+        n for n in names if not patterns or any(fnmatch.fnmatchcase(n, p) for p in patterns)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ class ForgettingGuard:
         fall = start.mean - fresh.mean
         error = _standard_error(start, fresh)
         p_value = 0.5 * math.erfc((fall - self.margin) / error / math.sqrt(2.0))
-        if not (start.count and fresh.count) or p_value > self.level * 0.5**self.num_trials:
+        if not (start.count and fresh.count) or p_value > self._level_of(self.num_trials):
             return None
         number = self._alarms.get(domain, 0)
         self._alarms[domain] = number + 1
@@ -111,8 +120,11 @@ class ForgettingGuard:
         """
         if fall <= self.margin:
             raise ValueError(f"a fall of {fall} is within the margin of {self.margin}")
-        needed = _quantile(1.0 - self.level * 0.5 ** (self.num_trials + 1)) + _quantile(power)
+        needed = _quantile(1.0 - self._level_of(self.num_trials + 1)) + _quantile(power)
         return math.ceil(0.5 * (needed / (fall - self.margin)) ** 2)
+
+    def _level_of(self, trial: int) -> float:
+        return self.level * 6.0 / (math.pi * trial) ** 2
 
     def state(self) -> JSON:
         return {"num_trials": self.num_trials, "alarms": dict(sorted(self._alarms.items()))}

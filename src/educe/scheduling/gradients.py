@@ -23,27 +23,39 @@ Floats = NDArray[np.float64]
 _EPS = 1e-12
 
 
-def sketch_gradient(
-    gradient: NDArray[np.floating], width: int, seed: int, first: int = 0
-) -> Floats:
-    """Return a count sketch (K,) of a flat gradient (Charikar, Chen and Farach-Colton 2002).
+class CountSketch:
+    """Reduces long vectors to K numbers (Charikar, Chen and Farach-Colton 2002).
 
-    Inner products of sketches estimate those of the gradients without bias, with a relative error
-    of about 1 / sqrt(K). Sketches of parts add up: give each part its offset.
+    Inner products of sketches estimate those of the vectors without bias, with an error of about
+    1 / sqrt(K) of the product of their norms. Sketches are linear: those of parts add up.
 
     Args:
-        gradient: (N,) values.
+        size: N, of every vector.
         width: K.
-        seed: the same for all domains that are to be compared.
-        first: position of ``gradient[0]`` in the whole parameter vector.
+        seed: of the signs; sketches of different seeds do not compare.
     """
-    positions = np.arange(first, first + gradient.size, dtype=np.uint64)
-    draws = uniforms(np.array([derive("gradient sketch", seed)], dtype=np.uint64), positions)
-    scaled = draws * (2 * width)
-    signs = np.where(scaled >= width, 1.0, -1.0)
-    buckets = (scaled % width).astype(np.int64)
-    values = signs * np.asarray(gradient, dtype=np.float64).ravel()
-    return np.asarray(np.bincount(buckets, values, width))
+
+    def __init__(self, size: int, width: int, seed: int) -> None:
+        self.size, self.width = size, width
+        rows = -(-size // width)
+        positions = np.arange(rows * width, dtype=np.uint64)
+        key = np.array([derive("gradient sketch", seed)], dtype=np.uint64)
+        # Buckets may be fixed, (position mod K): random signs alone remove the bias.
+        self._signs = np.where(uniforms(key, positions) < 0.5, -1, 1).astype(np.int8)
+        self._signs = self._signs.reshape(rows, width)
+
+    def __call__(self, values_N: NDArray[np.floating]) -> Floats:
+        """Return the sketch (K,) of a vector.
+
+        Raises:
+            ValueError: the vector has another size.
+        """
+        if values_N.size != self.size:
+            raise ValueError(f"a sketch of {self.size} numbers was given {values_N.size}")
+        padded = np.zeros(self._signs.size, dtype=np.float64)
+        padded[: self.size] = values_N.ravel()
+        with np.errstate(invalid="ignore"):  # infinite values give NaN, which callers look for
+            return np.asarray((padded.reshape(self._signs.shape) * self._signs).sum(axis=0))
 
 
 def cosines(sketches_DK: Floats) -> Floats:
@@ -96,21 +108,6 @@ def conflict_free_weights(gram_DD: Floats, seed: int = 0) -> Floats:
                 own[j] -= inner / gram_DD[j, j]
         total += own
     return total
-
-
-def domain_denominators(tokens: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the weight of one trained token of each domain: its share over its tokens.
-
-    With a common denominator a domain's say grows with the length of its completions; with its own
-    it is its share of the prompts, however long they are.
-
-    Args:
-        tokens: trained tokens of the step by domain; domains without any are left out.
-        shares: what each domain's loss shall weigh; scaled over the domains that have tokens.
-    """
-    present = {name: shares[name] for name, count in sorted(tokens.items()) if count > 0}
-    total = sum(present.values())
-    return {name: share / total / tokens[name] for name, share in present.items()} if total else {}
 
 
 @dataclass(slots=True)

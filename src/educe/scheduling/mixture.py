@@ -7,17 +7,19 @@ so shares hold over any stretch of the run, no draw is needed, and the state is 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from educe.core.errors import DomainError
 from educe.core.seeds import derive
 from educe.core.types import JSON
 from educe.scheduling.controller import ControlSettings, Reason, ShareController
 from educe.scheduling.evidence import STATE, Evidence
+from educe.scheduling.lengths import LengthRamp
 from educe.scheduling.levels import LevelControl, Standing
 from educe.scheduling.results import GroupResult, RewardRange, count_results
 
@@ -40,6 +42,14 @@ class Mixture(Protocol):
         self, results: Sequence[GroupResult], seconds: Mapping[str, float] | None = None
     ) -> None:
         """Take in the groups of one rollout batch (in any order), and their measured costs."""
+        ...
+
+    def boost(self, domain: str, factor: float) -> None:
+        """Multiply a domain's weight from here on.
+
+        Raises:
+            DomainError: it has no weight, or the weights are fixed.
+        """
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -86,6 +96,10 @@ class StaticMixture:
         self, results: Sequence[GroupResult], seconds: Mapping[str, float] | None = None
     ) -> None:
         """Change nothing: the weights are what they are."""
+
+    def boost(self, domain: str, factor: float) -> None:
+        """Raises DomainError: what may change is an ``AdaptiveMixture``."""
+        raise DomainError(f"{domain}: these shares are fixed and cannot be raised by {factor:g}")
 
     def metrics(self) -> dict[str, float]:
         return {f"domain/{name}/share": share for name, share in self._shares.items()}
@@ -135,6 +149,8 @@ class AdaptiveMixture:
         half_life, pooling: see ``Evidence``.
         protected: names or globs.
         levels: moves weights within families; None leaves them.
+        long: names or globs of the domains that ``settings.long_share`` is about.
+        ramp: lets domains with long prompts wait; None lets them all at once.
 
     Raises:
         DomainError: when no weight is positive.
@@ -150,6 +166,8 @@ class AdaptiveMixture:
         pooling: float = 4.0,
         protected: Sequence[str] = (),
         levels: LevelControl | None = None,
+        long: Collection[str] = (),
+        ramp: LengthRamp | None = None,
     ) -> None:
         self.names = sorted(n for n, d in domains.items() if d.weight > 0)
         if not self.names:
@@ -158,6 +176,9 @@ class AdaptiveMixture:
         self._chance = {n: min(domains[n].chance, 0.99) for n in self.names}
         self._ranges: dict[str, RewardRange] = {}
         self._levels = levels
+        self._ramp = ramp
+        self._boosts: dict[str, float] = {}
+        self._recipe_weights = {n: domains[n].weight for n in self.names}
         families = sorted({domains[n].family for n in self.names})
         place_of_family = {family: i for i, family in enumerate(families)}
         order = sorted(self.names, key=lambda n: derive("mixture", seed, n))
@@ -168,15 +189,26 @@ class AdaptiveMixture:
             half_life,
             pooling,
         )
-        weights = {n: domains[n].weight for n in self.names}
-        if levels is not None:
-            weights |= {n: w for n, w in levels.current_weights().items() if n in weights}
         self.controller = ShareController(
-            np.array([weights[n] for n in self.names]),
+            self._weights(),
             self.evidence,
             settings,
             np.array([float(rank[n]) for n in self.names]),
-            np.array([any(fnmatch.fnmatchcase(n, p) for p in protected) for n in self.names]),
+            self._matching(protected),
+            self._matching(long),
+        )
+
+    def _matching(self, patterns: Collection[str]) -> NDArray[np.bool_]:
+        return np.array([any(fnmatch.fnmatchcase(n, p) for p in patterns) for n in self.names])
+
+    def _weights(self) -> NDArray[np.float64]:
+        """Return the weights now: the recipe's, moved by levels, boosts and the length ramp."""
+        weights = dict(self._recipe_weights)
+        if self._levels is not None:
+            weights |= {n: w for n, w in self._levels.current_weights().items() if n in weights}
+        factors = {} if self._ramp is None else self._ramp.factors()
+        return np.array(
+            [weights[n] * self._boosts.get(n, 1.0) * factors.get(n, 1.0) for n in self.names]
         )
 
     @property
@@ -196,14 +228,21 @@ class AdaptiveMixture:
     ) -> None:
         counts = count_results(results, self._places, self._chance, self._ranges, seconds)
         self.evidence.update(counts)
-        self._move_levels()
+        if self._levels is not None:
+            self._levels.move(self.standings())
+        if self._ramp is not None:
+            self._ramp.num_batches += 1
+        self._replan()
+
+    def _replan(self) -> None:
+        self.controller.weights = self._weights()
         self.controller.replan()
 
-    def _move_levels(self) -> None:
-        if self._levels is None or not self._levels.move(self.standings()):
-            return
-        weights = self._levels.current_weights()
-        self.controller.weights = np.array([weights[n] for n in self.names])
+    def boost(self, domain: str, factor: float) -> None:
+        if domain not in self._places:
+            raise DomainError(f"{domain} has no weight in this run that could be raised")
+        self._boosts[domain] = self._boosts.get(domain, 1.0) * factor
+        self._replan()
 
     def standings(self) -> dict[str, Standing]:
         """Return what is known of each domain's success."""
@@ -238,6 +277,8 @@ class AdaptiveMixture:
         values["mixture/effective_domains"] = float(np.exp(-(kept * np.log(kept)).sum()))
         values["mixture/slipped"] = float(controller.slipped().sum())
         values["mixture/new"] = float((controller.reasons % 100 == Reason.NEW).sum())
+        if self._ramp is not None:
+            values["mixture/length_limit"] = self._ramp.limit
         return values
 
     # State
@@ -252,6 +293,8 @@ class AdaptiveMixture:
             "evidence": self.evidence.state(),
             "ranges": {n: [r.low, r.high] for n, r in sorted(self._ranges.items())},
             "levels": None if self._levels is None else self._levels.state(),
+            "boosts": dict(sorted(self._boosts.items())),
+            "batches": 0 if self._ramp is None else self._ramp.num_batches,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -277,9 +320,10 @@ class AdaptiveMixture:
         }
         if self._levels is not None and state.get("levels"):
             self._levels.restore(state["levels"])
-            weights = self._levels.current_weights()
-            self.controller.weights = np.array([weights[n] for n in self.names])
-        self.controller.replan()
+        if self._ramp is not None:
+            self._ramp.num_batches = int(state.get("batches", 0))
+        self._boosts = {n: float(f) for n, f in state.get("boosts", {}).items() if n in old}
+        self._replan()
         if list(state["names"]) != self.names:
             credit = self.controller.credit
             self.controller.credit = credit - self.controller.shares * credit.sum()

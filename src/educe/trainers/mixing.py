@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from educe.config.settings import Recipe
+from educe.core.errors import DomainError
 from educe.core.protocols import Domain
-from educe.core.types import JSON, Group, Split
+from educe.core.types import JSON, Group, Split, Task
 from educe.rollout.ledger import Ledger, place_in_epoch
-from educe.scheduling.choice import build_mixture, build_tasks
+from educe.scheduling.choice import build_mixture, build_ramp, build_tasks
 from educe.scheduling.mixture import Mixture
 from educe.scheduling.results import GroupResult
 from educe.scheduling.tasks import TaskChooser
@@ -75,6 +76,19 @@ class TaskOrder:
             self.chooser.restore(progress["tasks"])
 
 
+def typical_lengths(
+    domains: Mapping[str, Domain], count_tokens: Callable[[Task], int], num_tasks: int = 8
+) -> dict[str, int]:
+    """Return the median prompt tokens of each domain's first training tasks."""
+    lengths = {}
+    for name, domain in domains.items():
+        size = domain.size(Split.TRAIN)
+        wanted = num_tasks if size is None else min(num_tasks, size)
+        found = sorted(count_tokens(domain.task(Split.TRAIN, i)) for i in range(wanted))
+        lengths[name] = found[len(found) // 2] if found else 0
+    return lengths
+
+
 def group_result(group: Group) -> GroupResult:
     """Return what the mixture is told of a group."""
     turns = [t.turns for t in group.trajectories]
@@ -93,17 +107,37 @@ def order_of(
     domains: Mapping[str, Domain],
     weights: Mapping[str, float],
     costs: CostOfBatch | None = None,
+    lengths: Mapping[str, int] | None = None,
 ) -> TaskOrder:
     """Return what says which task comes next, as [mixture] and [curriculum] ask for it.
 
     Args:
         weights: by domain, with globs resolved.
         costs: measures seconds; used when ``mixture.cost`` is seconds.
+        lengths: typical prompt tokens by domain, for ``curriculum.lengths = "growing"``.
+
+    Raises:
+        DomainError: a domain with a weight has no training tasks.
     """
     specs = {n: d.spec for n, d in domains.items()}
     sizes = {n: d.size(Split.TRAIN) for n, d in domains.items()}
+    empty = [n for n, size in sizes.items() if size == 0 and weights.get(n, 0.0) > 0]
+    if empty:
+        raise DomainError(
+            f"{', '.join(empty)}: no training tasks, so nothing can be sampled; give it rows "
+            "(eval_fraction may have taken them all), or a weight of 0"
+        )
+    forgetting = recipe.forgetting
     return TaskOrder(
-        build_mixture(recipe.mixture, recipe.curriculum, weights, specs, recipe.run.seed),
+        build_mixture(
+            recipe.mixture,
+            recipe.curriculum,
+            weights,
+            specs,
+            recipe.run.seed,
+            ramp=build_ramp(recipe.curriculum, lengths or {}, recipe.rl.steps),
+            may_boost=bool(forgetting.every) and "raise_share" in forgetting.actions,
+        ),
         build_tasks(recipe.curriculum, sizes, recipe.rl.group_size),
         costs if recipe.mixture.cost == "seconds" else None,
     )
