@@ -12,8 +12,8 @@ from educe.core.protocols import Completion, Domain, GenerateRequest
 from educe.core.types import Group, Message, StopReason, Task, TaskRequest
 from educe.models.chat import ChatFormat
 from educe.models.tiny import byte_tokenizer
+from educe.rollout.inline_scoring import InlineScoring
 from educe.rollout.runner import RolloutRunner
-from educe.rollout.scoring import InlineScoring
 
 Answer = Callable[[Domain, Task, int, int], str]
 """(domain, task, sample, turn) to text."""

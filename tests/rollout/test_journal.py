@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from educe.config.settings import DomainSettings
 from educe.core.types import JSON, Message, Score, Task, assistant
+from educe.rollout.inline_scoring import InlineScoring
 from educe.rollout.journal import Journal, JournalError, JournalledScoring
 from educe.rollout.outcomes import Outcome
-from educe.rollout.scoring import InlineScoring
 
 KEYS = st.text(max_size=8)
 VALUES = st.recursive(

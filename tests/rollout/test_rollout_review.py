@@ -8,8 +8,8 @@ from educe.config.review_settings import ReviewSettings
 from educe.config.settings import DomainSettings
 from educe.core.types import Reply, Score, Split, assistant, user
 from educe.domains.registry import load_domain
+from educe.rollout.inline_scoring import InlineScoring
 from educe.rollout.review import ReviewedScoring
-from educe.rollout.scoring import InlineScoring
 
 NAME = "arithmetic/percent/tiny"
 CARD = "4111 1111 1111 1111"

@@ -225,3 +225,58 @@ def test_the_last_samples_are_greedy_where_the_order_says_so(model):
         assert [t.turns[0].temperature for t in group.trajectories] == [1.0, 0.0, 0.0]
         ids = [t.turns[0].completion_token_ids for t in (sampled, *greedy)]
         assert ids[1] == ids[2] != ids[0]
+
+
+class SlowForOne(InstantScoring):
+    """Answers for all domains at once but for ``slow``, which waits until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = []
+        self.is_held = True
+
+    def submit_score(self, key, task, state, transcript):
+        if task.domain == "slow":
+            self.held.append((key, Score.graded(0.5, "at last")))
+        else:
+            super().submit_score(key, task, state, transcript)
+
+    def poll(self, timeout_s=0.0):
+        done = super().poll()
+        if not done and not self.is_held:
+            done, self.held = self.held, []
+        return done
+
+    @property
+    def num_pending(self):
+        return len(self.queue) + len(self.held)
+
+
+def test_a_slow_scorer_holds_up_its_own_domain_only(model):
+    """As many trajectories as may be open wait for the slow scorer; all others are done before."""
+
+    class Named(Echo):
+        def __init__(self, name: str) -> None:
+            self.spec = DomainSpec(name, name, "text", "Talk.", has_gold=False)
+
+        def task(self, split, index):
+            return Task(self.spec.name, split, index, (user(f"say {index}"),))
+
+    scoring = SlowForOne()
+    runner = make_runner(model, scoring, max_open=4)
+    runner.domains = {name: Named(name) for name in ("slow", "quick")}
+    fields = {"num_samples": 2, "max_completion_tokens": 3, "max_turns": 1}
+    names = ["slow"] * 6 + ["quick"] * 6
+    orders = [TaskRequest(i, name, Split.TRAIN, i, **fields) for i, name in enumerate(names)]
+    finished = []
+    end = runner._finish
+
+    def note(attempt, score):
+        finished.append(attempt.request.domain)
+        scoring.is_held = finished.count("quick") < 12
+        end(attempt, score)
+
+    runner._finish = note
+    groups = list(runner.run_requests(orders))
+    assert finished == ["quick"] * 12 + ["slow"] * 12
+    assert [g.request.request_id for g in groups] == list(range(12))

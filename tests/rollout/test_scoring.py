@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,9 @@ from hostile_domains import task_that
 from educe.config.settings import DomainSettings
 from educe.core.errors import DomainError, InfrastructureError
 from educe.core.types import Fault, Message, Reply, Score, Task, assistant
+from educe.rollout.inline_scoring import InlineScoring
 from educe.rollout.outcomes import Outcome, ReplyFailure
-from educe.rollout.scoring import InlineScoring, Scoring, ScoringPool
+from educe.rollout.scoring import Scoring, ScoringPool
 
 DOMAINS = {"hostile": DomainSettings(function="hostile_domains:make")}
 LIMIT_S = 1.0
@@ -290,6 +292,21 @@ def test_one_hung_check_more_than_workers_delays_the_rest_by_the_limit_only() ->
         found = collect(pool)
     assert len(found) == 103
     assert sum(s.value is None for s in found.values()) == 3  # type: ignore[union-attr]
+
+
+def test_a_hung_domain_does_not_starve_another_with_a_single_worker() -> None:
+    both = {name: DomainSettings(function="hostile_domains:make") for name in ("hostile", "other")}
+    with ScoringPool(both, num_workers=1, timeout_s=30.0) as pool:
+        for index in range(3):
+            task = task_that("sleep", index, seconds=8.0)
+            pool.submit_score(("slow", index), task, None, task.messages)
+        for index in range(20):
+            task = replace(task_that("judge", index), domain="other")
+            pool.submit_score(("quick", index), task, None, (assistant("gold"),))
+        done: list[object] = []
+        wait_until(lambda: len(done.extend(k for k, _ in pool.poll(0.1)) or done) >= 20)
+        assert all(kind == "quick" for kind, _ in done), "before the first slow one has ended"  # type: ignore[misc]
+        assert len(pool.worker_pids()) == 2, "one worker and the spare one"
 
 
 def test_domains_that_do_not_load_say_so() -> None:

@@ -2,12 +2,12 @@
 
 One loop owns everything in flight. An engine step adds a token to every running completion; what
 ended goes to its environment or its scorer (in killable workers), and what comes back becomes the
-next turn or the score. Groups leave in submission order, however they finished.
+next turn or the score. Groups leave in submission order, however they finished; a domain whose
+sandbox or judge is slow holds up its own requests, not those of others.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,8 +29,10 @@ from educe.core.types import (
 from educe.models.chat import ChatFormat
 from educe.observability.timing import SILENT, PhaseTimer
 from educe.rollout.outcomes import Outcome, ReplyFailure
+from educe.rollout.prefetch import TaskMaker
 from educe.rollout.scoring import Scoring
 from educe.rollout.steps import judged_turns, step_scores
+from educe.scheduling.resources import Admission, Standing
 
 PreparePrompt = Callable[[Task], Sequence[Message]]
 
@@ -50,6 +52,7 @@ class _Attempt:
     parent: str = ""
     scoring_key: str = ""
     result: Trajectory | None = None
+    standing: Standing = Standing.OUT
 
     @property
     def key(self) -> str:
@@ -75,6 +78,10 @@ class _OpenGroup:
         return Group(self.request, self.task, done)
 
 
+# Trajectories that may be open for one that samples or waits to.
+_OPEN_FOR_ONE_SAMPLING = 4
+
+
 class RolloutRunner:
     """Runs requests to scored groups.
 
@@ -87,7 +94,8 @@ class RolloutRunner:
             (seed, request id, task, s, turn, t) alone.
         context_length: prompt plus completion never exceeds it.
         prepare: messages of a task's prompt; the task's own by default (few-shot prompts differ).
-        max_open: trajectories started but not finished.
+        max_open: trajectories that sample or wait to; of each domain, as many may wait for its
+            environment or scorer, and four times as many of all domains.
         check: called before every engine step; may raise to stop (nothing is lost: what was not
             yielded was not done).
     """
@@ -116,6 +124,8 @@ class RolloutRunner:
         self.check = check
         self.num_sampled_tokens = 0
         self.timeline: PhaseTimer = SILENT
+        self.tasks: TaskMaker | None = None  # makes tasks ahead; None makes each when it is opened
+        self._admission = Admission(max_open, _OPEN_FOR_ONE_SAMPLING * max_open)
         self._attempts: dict[str, _Attempt] = {}
         self._fed: list[_OpenGroup] = []
 
@@ -124,17 +134,37 @@ class RolloutRunner:
 
         Should the caller stop early, what is still running is cancelled.
         """
-        waiting = deque(requests)
-        open_groups: deque[_OpenGroup] = deque()
+        if self.tasks is not None:
+            self.tasks.expect(requests)
+        waiting = dict(enumerate(requests))
+        open_groups: dict[int, _OpenGroup] = {}
+        next_out = 0
         try:
-            while waiting or open_groups:
-                while waiting and self._has_room(waiting[0]):
-                    open_groups.append(self._open(waiting.popleft()))
+            while next_out < len(requests):
+                for place in self._admitted(waiting):
+                    open_groups[place] = self._open(waiting.pop(place))
                 self._advance()
-                while open_groups and open_groups[0].is_done:
-                    yield open_groups.popleft().close()
+                while next_out in open_groups and open_groups[next_out].is_done:
+                    yield open_groups.pop(next_out).close()
+                    next_out += 1
         finally:
             self._abandon()
+        if self.tasks is not None:
+            self.tasks.rest(requests)
+
+    def _admitted(self, waiting: Mapping[int, TaskRequest]) -> Iterator[int]:
+        """Yield the places of requests that have room, in order; each must be opened at once."""
+        blocked: set[str] = set()
+        for place in list(waiting) if not self._admission.is_full else ():
+            request = waiting[place]
+            if request.domain in blocked:
+                continue
+            if self._admission.is_full:
+                return
+            if self._admission.has_room(request.domain, request.num_samples):
+                yield place
+            else:
+                blocked.add(request.domain)
 
     # The same in small steps, for a worker that is fed from outside.
 
@@ -154,14 +184,12 @@ class RolloutRunner:
         """Requests started by ``submit`` and not returned by ``step``."""
         return len(self._fed)
 
-    def _has_room(self, request: TaskRequest) -> bool:
-        return not self._attempts or len(self._attempts) + request.num_samples <= self.max_open
-
     def _open(self, request: TaskRequest) -> _OpenGroup:
         domain = self.domains[request.domain]
-        task = domain.task(request.split, request.index)
+        task, tokens = self._made(request)
         messages = list(self.prepare(task))
-        context = self.chat.prompt_tokens(messages)
+        is_own = bool(tokens) and tuple(messages) == task.messages
+        context = tokens if is_own else self.chat.prompt_tokens(messages)
         state = domain.initial_state(task)
         attempts = [
             _Attempt(request, task, i, list(messages), context, state)
@@ -171,6 +199,13 @@ class RolloutRunner:
             self._attempts[attempt.key] = attempt
             self._generate(attempt)
         return _OpenGroup(request, task, attempts)
+
+    def _made(self, request: TaskRequest) -> tuple[Task, tuple[int, ...]]:
+        """Return a request's task and the tokens of its messages, empty where nobody made them."""
+        if self.tasks is None:
+            return self.domains[request.domain].task(request.split, request.index), ()
+        with self.timeline.measure("waiting for tasks"):
+            return self.tasks.take(request)
 
     def _generate(self, attempt: _Attempt) -> None:
         request = attempt.request
@@ -191,6 +226,7 @@ class RolloutRunner:
             ),
         )  # fmt: skip
         first = not attempt.turns
+        self._stand(attempt, Standing.SAMPLING)
         self.engine.submit(
             GenerateRequest(
                 attempt.turn_key,
@@ -234,6 +270,7 @@ class RolloutRunner:
 
     def _on_completion(self, completion: Completion) -> None:
         attempt = self._attempts[completion.request_id.rpartition("/")[0]]
+        self._stand(attempt, Standing.WAITING)
         count = len(completion.token_ids)
         self.num_sampled_tokens += count
         if attempt.parent:
@@ -297,6 +334,7 @@ class RolloutRunner:
     def _finish(self, attempt: _Attempt, score: Score) -> None:
         if attempt.parent:
             self.engine.release(attempt.parent)
+        self._stand(attempt, Standing.OUT)
         attempt.result = Trajectory(
             request_id=attempt.request.request_id,
             sample_index=attempt.sample_index,
@@ -309,6 +347,10 @@ class RolloutRunner:
         )
         del self._attempts[attempt.key]
 
+    def _stand(self, attempt: _Attempt, standing: Standing) -> None:
+        self._admission.move(attempt.request.domain, attempt.standing, standing)
+        attempt.standing = standing
+
     def _abandon(self) -> None:
         """Cancel what is still running, so that the engine is at rest and nothing leaks."""
         for attempt in self._attempts.values():
@@ -320,3 +362,4 @@ class RolloutRunner:
             for completion in self.engine.step():
                 self.engine.release(completion.request_id)
         self._attempts.clear()
+        self._admission.clear()

@@ -2,16 +2,15 @@
 
 A checker that hangs costs its worker for the limit, never the run and never a false 0. The clock
 starts when a worker starts the job, not when it is queued. A worker that dies under a job gives the
-job one more try in a fresh worker; after that the sample is unscored.
+job one more try in a fresh worker; after that the sample is unscored. Domains share the workers'
+time (see ``job_queue``), and one spare worker serves who waits behind long jobs.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -19,13 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from educe.config.settings import DomainSettings
-from educe.core.errors import DomainError, InfrastructureError, did_you_mean
+from educe.core.errors import InfrastructureError
 from educe.core.types import JSON, Fault, Message, Task
-from educe.rollout.executor import DomainExecutor, Job, RetryableError
-from educe.rollout.framing import encode_frame, to_text
+from educe.rollout.executor import Job
+from educe.rollout.framing import encode_frame
+from educe.rollout.inline_scoring import require_domain
+from educe.rollout.job_queue import JobQueue
 from educe.rollout.outcomes import Operation, Outcome, failed, outcome_from_json
 from educe.rollout.processes import WorkerProcess
 from educe.rollout.supervisor import Supervisor
+from educe.scheduling.resources import LONG_S, RunningJob
 
 if TYPE_CHECKING:
     from educe.sandbox import Sandbox
@@ -83,12 +85,13 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Slot:
-    """What one worker is doing. ``deadline`` is on the monotonic clock."""
+    """What one worker is doing, since when and until when at most, on the monotonic clock."""
 
     worker: WorkerProcess
     phase: _Phase
     deadline: float
     order: _Order | None = None
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class _PoolRoom:
 
     def __init__(self, settings: _PoolSettings) -> None:
         self._settings = settings
-        self._queue: deque[_Order] = deque()
+        self._queue: JobQueue[_Order] = JobQueue()
         self._slots: dict[int, _Slot] = {}
         self._num_failed_starts = 0
         self._num_wanted = 0
@@ -124,7 +127,7 @@ class _PoolRoom:
             if order.key in self.pending:
                 raise ValueError(f"a job with the key {order.key!r} is pending already")
             self.pending[order.key] = order
-            self._queue.append(order)
+            self._queue.add(order)
         self.supervisor.wake()
 
     def poll(self, timeout_s: float) -> list[tuple[Hashable, Outcome]]:
@@ -146,14 +149,18 @@ class _PoolRoom:
         with self.supervisor.condition:
             order = self.pending.pop(key, None)
             self.results.pop(key, None)
-            if order is not None and order in self._queue:
-                self._queue.remove(order)
+            if order is not None:
+                self._queue.discard(order)
             self.supervisor.condition.notify_all()
 
     def end(self) -> None:
         """Stop the workers; in a fork they are the parent's, and nothing is done."""
         if self.pid == os.getpid():
             self.supervisor.close()
+
+    def seconds_a_job(self) -> dict[str, float]:
+        with self.supervisor.condition:
+            return dict(self._queue.fair.seconds_a_job)
 
     def worker_pids(self) -> list[int]:
         with self.supervisor.condition:
@@ -177,8 +184,8 @@ class _PoolRoom:
                 self._num_failed_starts = 0
                 slot.phase = _Phase.IDLE
             case "started":
-                slot.phase = _Phase.RUNNING
-                slot.deadline = time.monotonic() + self._settings.timeout_s
+                slot.phase, slot.since = _Phase.RUNNING, time.monotonic()
+                slot.deadline = slot.since + self._settings.timeout_s
             case "done":
                 self._finish(slot, outcome_from_json(message["outcome"]))
             case "retry":
@@ -207,10 +214,15 @@ class _PoolRoom:
                 self._expire(slot)
         for slot in self._slots.values():
             if slot.phase is _Phase.IDLE and self._queue:
-                self._assign(slot, self._queue.popleft(), now)
+                order = self._next_order(now)
+                if order is not None:
+                    self._assign(slot, order, now)
         self._replenish(now)
-        deadlines = [s.deadline for s in self._slots.values() if s.phase is not _Phase.IDLE]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else _IDLE_S
+        busy = [s for s in self._slots.values() if s.phase is not _Phase.IDLE]
+        ticks = [s.deadline for s in busy]
+        if self._queue:  # when a running job becomes a long one, a spare worker may be due
+            ticks += [s.since + LONG_S for s in busy if s.since + LONG_S > now]
+        return max(0.0, min(ticks) - time.monotonic()) if ticks else _IDLE_S
 
     def on_crash(self, error: BaseException) -> None:
         self.broken = InfrastructureError(
@@ -219,11 +231,28 @@ class _PoolRoom:
 
     # What follows from them
 
+    def _running(self, now: float) -> list[RunningJob]:
+        return [
+            RunningJob(slot.order.domain, now - slot.since)
+            for slot in self._slots.values()
+            if slot.order is not None
+        ]
+
+    def _next_order(self, now: float) -> _Order | None:
+        """Return the job for an idle worker; the worker beyond ``num_workers`` is the spare one."""
+        running = self._running(now)
+        if len(running) < self._settings.num_workers:
+            return self._queue.take(running)
+        return self._queue.take_spared(running)
+
     def _replenish(self, now: float) -> None:
         """Start workers: as many as the demand ever asked for, so a killed one is replaced."""
         num_starting = sum(s.phase is _Phase.STARTING for s in self._slots.values())
         demand = len(self._slots) + len(self._queue) - num_starting
-        self._num_wanted = min(self._settings.num_workers, max(self._num_wanted, demand))
+        running = self._running(now)
+        limit = self._settings.num_workers
+        limit += len(running) >= limit and bool(self._queue.spared(running))
+        self._num_wanted = max(self._num_wanted, min(limit, demand))
         while self.broken is None and len(self._slots) < self._num_wanted:
             worker = self.supervisor.spawn(_WORKER_MODULE, log_path=self._settings.log_path)
             deadline = now + self._settings.load_timeout_s
@@ -232,14 +261,19 @@ class _PoolRoom:
 
     def _assign(self, slot: _Slot, order: _Order, now: float) -> None:
         order.num_attempts += 1
-        slot.order, slot.phase = order, _Phase.LOADING
+        slot.order, slot.phase, slot.since = order, _Phase.LOADING, now
         slot.deadline = now + self._settings.load_timeout_s
         self.supervisor.send(slot.worker, order.frame)
 
     def _finish(self, slot: _Slot, outcome: Outcome) -> None:
         order, slot.order, slot.phase = slot.order, None, _Phase.IDLE
         if order is not None:
+            self._release(slot, order)
             self._deliver(order, outcome)
+
+    def _release(self, slot: _Slot, order: _Order) -> None:
+        """Charge the worker's time to the job's domain."""
+        self._queue.done(order.domain, time.monotonic() - slot.since)
 
     def _deliver(self, order: _Order, outcome: Outcome) -> None:
         if self.pending.get(order.key) is order:  # else it was cancelled meanwhile
@@ -254,20 +288,22 @@ class _PoolRoom:
         order, slot.order = slot.order, None
         if order is None:
             return
+        self._release(slot, order)
         if self.pending.get(order.key) is not order:
             return
         if order.num_attempts < _MAX_ATTEMPTS:
-            self._queue.appendleft(order)
+            self._queue.add(order, is_again=True)
         else:
             reason = f"{reason} (tried {order.num_attempts} times)"
             self._deliver(order, failed(order.operation, fault, reason))
 
     def _expire(self, slot: _Slot) -> None:
         self._discard(slot)
-        order = slot.order
+        order, slot.order = slot.order, None
         if order is None:
             self._failed_start(f"not ready after {self._settings.load_timeout_s:g} s")
             return
+        self._release(slot, order)
         if slot.phase is _Phase.LOADING:
             what = f"the domain did not load within {self._settings.load_timeout_s:g} s"
         else:
@@ -295,7 +331,8 @@ class ScoringPool:
 
     Args:
         domains: settings of every domain by its full name (no globs).
-        num_workers: processes; each runs one job at a time.
+        num_workers: processes; each runs one job at a time. One more is started when jobs of over
+            half a second hold them all while other domains wait.
         timeout_s: wall-clock limit of one score or reply, from its start in the worker.
         sandbox: shared by all workers where it has an address; None lets each worker that runs
             code open its own.
@@ -372,6 +409,10 @@ class ScoringPool:
     def num_pending(self) -> int:
         return 0 if self._room is None else len(self._live().pending)
 
+    def seconds_a_job(self) -> dict[str, float]:
+        """Return the recent mean of what a score or reply of each domain took in a worker."""
+        return {} if self._room is None else self._room.seconds_a_job()
+
     def worker_pids(self) -> list[int]:
         """Return the process ids of the current workers."""
         return [] if self._room is None else self._live().worker_pids()
@@ -392,7 +433,7 @@ class ScoringPool:
     def _submit(self, key: Hashable, job: Job) -> None:
         if self._is_closed:
             raise ValueError("this scoring pool is closed")
-        _require_domain(job.task.domain, self._domains)
+        require_domain(job.task.domain, self._domains)
         frame = encode_frame(job.to_json())
         self._live().submit(_Order(key, job.operation, job.task.domain, frame))
 
@@ -403,66 +444,3 @@ class ScoringPool:
             # Runs when the pool is forgotten and at exit, while threads can still be joined.
             weakref.finalize(self, self._room.end)
         return self._room
-
-
-class InlineScoring:
-    """The same interface without processes, for tests and debugging: jobs run in ``poll``.
-
-    Nothing can be killed here: a scorer that hangs hangs the caller.
-    """
-
-    def __init__(
-        self, domains: Mapping[str, DomainSettings], *, sandbox_minimum: str = "namespaces"
-    ) -> None:
-        self._domains = dict(domains)
-        self._executor = DomainExecutor(domains, sandbox_minimum=sandbox_minimum)
-        self._queue: dict[Hashable, Job] = {}
-
-    def submit_score(
-        self, key: Hashable, task: Task, state: JSON, transcript: Sequence[Message]
-    ) -> None:
-        self._submit(key, Job(Operation.SCORE, task, state, tuple(transcript)))
-
-    def submit_respond(
-        self, key: Hashable, task: Task, state: JSON, transcript: Sequence[Message]
-    ) -> None:
-        self._submit(key, Job(Operation.RESPOND, task, state, tuple(transcript)))
-
-    def poll(self, timeout_s: float = 0.0) -> list[tuple[Hashable, Outcome]]:
-        """Run everything that was submitted, in that order."""
-        queue, self._queue = self._queue, {}
-        return [(key, self._run(job)) for key, job in queue.items()]
-
-    def cancel(self, key: Hashable) -> None:
-        self._queue.pop(key, None)
-
-    @property
-    def num_pending(self) -> int:
-        return len(self._queue)
-
-    def close(self) -> None:
-        self._queue.clear()
-        self._executor.close()
-
-    def _submit(self, key: Hashable, job: Job) -> None:
-        _require_domain(job.task.domain, self._domains)
-        if key in self._queue:
-            raise ValueError(f"a job with the key {key!r} is pending already")
-        # Through JSON text, so that what a worker would not see is not seen here either.
-        self._queue[key] = Job.from_json(json.loads(to_text(job.to_json())))
-
-    def _run(self, job: Job) -> Outcome:
-        try:
-            return self._executor.execute(job)
-        except RetryableError as error:
-            return failed(job.operation, error.fault, error.reason)
-        except MemoryError:
-            return failed(job.operation, Fault.GRADER, f"{job.task.domain}: out of memory")
-
-
-def _require_domain(name: str, known: Mapping[str, DomainSettings]) -> None:
-    if name not in known:
-        raise DomainError(
-            f"the task belongs to the domain {name!r}, which this scoring was not set up for."
-            + did_you_mean(name, known)
-        )
