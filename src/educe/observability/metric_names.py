@@ -56,6 +56,7 @@ OVERALL = {
     "teacher_kl": "reverse KL to the teacher on what was sampled, nats a token",
     "skipped_examples": "examples left out so far because they did not fit the context",
     "completion_tokens": "mean completion length, tokens",
+    "sampled_tokens": "completion tokens of the stage so far, those of dropped groups included",
     "truncated": "share of completions cut at the token limit",
     "unsafe": "share of completions that the review calls unsafe",
     "task_score": "mean score before the review changed it",

@@ -323,6 +323,7 @@ class ReinforceLoop:
         trained = sum(r.num_tokens for r in results)
         tokens = sum(t.num_completion_tokens for c in credits for t in c.group.trajectories)
         overall |= {"tokens": tokens, "trained_tokens": trained, "updates": len(results)}
+        overall["sampled_tokens"] = float(self.num_completion_tokens)
         overall["dropped"] = float(len(self._dropped))
         prefix = f"{self.name}/"
         values = {n if n.startswith("domain/") else prefix + n: v for n, v in overall.items()}
