@@ -41,6 +41,8 @@ LAYERS = {
     "goal": 7.0,
     "run_folder": 7.0,
     "explain": 7.1,
+    "calibration": 7.1,
+    "planning": 7.2,
     "session": 7.1,
     "baseline": 7.2,
     "stage_suite": 7.25,

@@ -24,6 +24,7 @@ VERBS = {
     "train": "run a recipe: its stages, with checkpoints and a live view",
     "quickstart": "the main job: teach a small model many things at once, on a CPU",
     "explain": "print a recipe resolved: loss, batch algebra, origins, memory and disk",
+    "plan": "predict memory, time and cost on some hardware; split a budget",
     "probe": "sample the untrained model: which domains have signal",
     "profile": "where a step's time goes: phases against floors, slowest rewards, a timeline",
     "rollout": "show a few samples of a recipe before any training",

@@ -15,7 +15,9 @@ class Probe:
     """One domain of one model.
 
     ``signal`` is the share of groups whose siblings differ; ``headroom`` is pass@k - pass@1, what
-    sharpening alone could bring.
+    sharpening alone could bring. The rest is what ``educe plan`` reckons with: ``token_quantiles``
+    are 11 evenly spaced ones of completions over all turns, ``reply_tokens`` those of the
+    environment, ``score_s`` worker seconds of a trajectory (None where nobody measured).
     """
 
     domain: str
@@ -26,6 +28,11 @@ class Probe:
     mean_tokens: float
     truncated: float
     unscored: int
+    token_quantiles: tuple[float, ...] = ()
+    prompt_tokens: float = 0.0
+    reply_tokens: float = 0.0
+    mean_turns: float = 1.0
+    score_s: float | None = None
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,7 +75,13 @@ def probe_model(loaded: Any, model: str, arguments: argparse.Namespace) -> list[
     from educe.evaluation.runner import evaluate
 
     quiet = (lambda line: None) if arguments.json else print
-    with open_session(model, loaded, announce=quiet) as session:
+    pools: list[Any] = []
+
+    def seen(scoring: Any) -> Any:
+        pools.append(getattr(scoring, "inner", scoring))  # under a review, where there is one
+        return scoring
+
+    with open_session(model, loaded, announce=quiet, wrap_scoring=seen) as session:
         result = evaluate(
             session,
             session.domains,
@@ -79,11 +92,15 @@ def probe_model(loaded: Any, model: str, arguments: argparse.Namespace) -> list[
             limits=session.limits,
             label=model,
         )
-        return [_probe(result, name) for name in result.domains]
+        timed = getattr(pools[0], "seconds_a_job", dict)()
+        return [_probe(result, name, session.chat, timed.get(name)) for name in result.domains]
 
 
-def _probe(result: Any, name: str) -> Probe:
+def _probe(result: Any, name: str, chat: Any, job_s: float | None) -> Probe:
     rows = result.rows_in(name)
+    turns = _mean([r.num_turns for r in rows])
+    prompts = [len(chat.prompt_tokens(r.prompt)) for r in rows]
+    wholes = [len(chat.prompt_tokens([*r.prompt, *r.completion])) for r in rows]
     groups: dict[int, list[float]] = {}
     for row in rows:
         if row.value is not None:
@@ -100,6 +117,29 @@ def _probe(result: Any, name: str) -> Probe:
         mean_tokens=_mean([r.num_tokens for r in rows]),
         truncated=_mean([float(r.is_truncated) for r in rows]),
         unscored=sum(r.value is None for r in rows),
+        token_quantiles=_quantiles([r.num_tokens for r in rows]),
+        prompt_tokens=_mean(prompts),
+        # The template's own marks around what was said are counted here: a few tokens a turn.
+        reply_tokens=max(
+            0.0,
+            _mean([w - p - r.num_tokens for w, p, r in zip(wholes, prompts, rows, strict=True)]),
+        )
+        if turns > 1
+        else 0.0,
+        mean_turns=turns,
+        score_s=None if job_s is None else job_s * turns,
+    )
+
+
+def _quantiles(values: list[int], count: int = 11) -> tuple[float, ...]:
+    """Return evenly spaced quantiles, straight between neighbours."""
+    if not values:
+        return ()
+    ranked = sorted(values)
+    places = [i * (len(ranked) - 1) / (count - 1) for i in range(count)]
+    return tuple(
+        ranked[int(p)] + (ranked[min(int(p) + 1, len(ranked) - 1)] - ranked[int(p)]) * (p - int(p))
+        for p in places
     )
 
 

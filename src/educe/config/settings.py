@@ -37,6 +37,9 @@ class RunSettings(Section):
     )
     threads: int = Field(0, ge=0, description="CPU threads for torch; 0 takes all cores.")
     ranks: int = Field(1, ge=1, description="Trainer processes (gloo, or nccl on CUDA).")
+    price_per_hour: float = Field(
+        0.0, ge=0, description="Of the machine, in any currency; reports then tell gain by cost."
+    )
     sinks: tuple[str, ...] = Field(
         (), description="Live sinks beside the run store: wandb, mlflow, trackio, tensorboard."
     )

@@ -157,7 +157,7 @@ def load(
         _widen_norms(causal)
     adapter = None
     if lora and lora["rank"]:
-        adapter = _add_lora(causal, lora)
+        adapter = add_lora(causal, lora)
     return LoadedModel(name, folder, causal, tokenizer, place, adapter)
 
 
@@ -177,7 +177,8 @@ def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _add_lora(causal: Any, lora: dict[str, Any]) -> Any:
+def add_lora(causal: Any, lora: dict[str, Any]) -> Any:
+    """Add adapters to a plain module and freeze the rest; see :func:`load`."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
