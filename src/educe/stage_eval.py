@@ -13,11 +13,14 @@ from educe.config.settings import Recipe
 from educe.core.protocols import Recorder
 from educe.core.types import JSON
 from educe.evaluation.records import EvalResult, EvalRow
-from educe.evaluation.report import Example, Report
+from educe.evaluation.report import Example, Report, write_report
 from educe.evaluation.report.suite_content import SuiteReport
 from educe.evaluation.runner import Progress
 from educe.evaluation.sessions import EvalPlan, EvalSession, report_eval, run_eval
 from educe.evaluation.suite import SuiteResult
+from educe.observability.attempts import RUN_FILE
+from educe.observability.efficiency import efficiency_text, run_efficiency
+from educe.observability.run_reader import RunReader
 from educe.session import Announce, Session, build_session, open_scoring
 from educe.stage_suite import plan_of, report_suites, run_session_suite, suite_cache
 
@@ -46,20 +49,26 @@ class EvalStage:
         after = self._evaluate(self.session, plan, "after")
         suites: list[SuiteResult] = []
         before = self._baseline(plan, suites)
-        report, paths = report_eval(
+        report, _ = report_eval(
             after,
             before,
             plan,
-            out=self.folder,
             title=f"{self.recipe.run.name}: before and after",
             facts=self._facts(after, before),
         )
         self.recorder.record_event("eval", event_payload(report))
-        if paths is not None:
-            self.announce(f"report: {paths.html}")
+        report = replace(report, facts={**report.facts, **self._gained()})
+        self.announce(f"report: {write_report(report, self.folder).html}")
         if settings.suite:
             self._report_suite(suites)
         return report
+
+    def _gained(self) -> dict[str, str]:
+        """Return what the gain cost, from the run store that holds it all by now."""
+        if not (self.folder / RUN_FILE).is_file():
+            return {}
+        gained = run_efficiency(RunReader(self.folder))
+        return {} if gained is None else {"gained for what was spent": efficiency_text(gained)}
 
     def _baseline(self, plan: EvalPlan, suites: list[SuiteResult]) -> EvalResult | None:
         kind = self.recipe.eval.baseline

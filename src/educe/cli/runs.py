@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
     add("list", list_runs, "list the runs, newest first")
     show = add("show", show_run, "show a run: progress, metrics, domains, alarms")
     _add_run(show)
-    show.add_argument("--price", type=float, default=0.0, help="of the machine, an hour")
+    show.add_argument("--price", type=float, help="of the machine, an hour (default: the recipe's)")
     _add_samples(add("samples", show_samples, "print samples, down to tokens"))
     plot = add("plot", plot_run, "draw a run (PNG and HTML unless one is chosen)")
     _add_run(plot)
@@ -314,9 +314,13 @@ def plot_run(arguments: argparse.Namespace) -> int:
     is_both = arguments.png == arguments.html
     written = {}
     if arguments.png or is_both:
+        from educe.observability.interference_view import newest_interference, plot_interference
         from educe.observability.plots import plot_png
 
         written["png"] = str(plot_png(store, folder / "run.png"))
+        if (view := newest_interference(store)) is not None:
+            picture = plot_interference(view, folder / "interference.png", store.name)
+            written["interference"] = str(picture)
     if arguments.html or is_both:
         from educe.observability.run_page import write_page
 
@@ -327,16 +331,29 @@ def plot_run(arguments: argparse.Namespace) -> int:
 
 def show_mixture(arguments: argparse.Namespace) -> int:
     from educe.cli.mixture_text import rows_json, rows_text, select_rows, write_plot
+    from educe.observability.interference_view import (
+        interference_text,
+        newest_interference,
+        plot_interference,
+    )
 
     store = RunReader(find_run(arguments.run, arguments.runs))
     rows = select_rows(store, arguments.domain, arguments.stage)
     folder = Path(arguments.out) if arguments.out else store.folder
-    picture = write_plot(store, rows, folder) if arguments.png else None
+    pictures = [write_plot(store, rows, folder)] if arguments.png else []
+    view = newest_interference(store, arguments.stage)
+    if view is not None and arguments.png:
+        pictures.append(plot_interference(view, folder / "interference.png", store.name))
     if arguments.json:
-        _print_json({"domains": rows_json(rows), "png": None if picture is None else str(picture)})
+        told = {"domains": rows_json(rows), "png": str(pictures[0]) if pictures else None}
+        told["interference"] = None if view is None else view.to_json()
+        told["interference_png"] = str(pictures[1]) if pictures[1:] else None
+        _print_json(told)
         return 0
     print(rows_text(rows))
-    if picture is not None:
+    if view is not None:
+        print(interference_text(view))
+    for picture in pictures:
         print(picture)
     return 0
 

@@ -75,8 +75,12 @@ class Efficiency:
         }
 
 
-def run_efficiency(store: RunReader, price_per_hour: float = 0.0) -> Efficiency | None:
-    """Return what a run gained and spent; None before its evaluation has a before and an after."""
+def run_efficiency(store: RunReader, price_per_hour: float | None = None) -> Efficiency | None:
+    """Return what a run gained and spent; None before its evaluation has a before and an after.
+
+    Args:
+        price_per_hour: replaces the recipe's ``run.price_per_hour``.
+    """
     compared = compare_domains(store.events("eval"))
     return efficiency_of(compared, spending_of(store, price_per_hour))
 
@@ -94,8 +98,10 @@ def efficiency_of(compared: Sequence[DomainComparison], spending: Spending) -> E
     return Efficiency(points, len(pairs), spending)
 
 
-def spending_of(store: RunReader, price_per_hour: float = 0.0) -> Spending:
+def spending_of(store: RunReader, price_per_hour: float | None = None) -> Spending:
     """Return what the training stages of a run spent, steps done twice counted once."""
+    if price_per_hour is None:
+        price_per_hour = float(store.recipe.get("run", {}).get("price_per_hour", 0.0))
     rollouts = tokens = seconds = 0.0
     prompts = store.recipe.get("rl", {})
     for row in store.metrics():

@@ -20,7 +20,13 @@ from educe.observability.comparisons import (
     compare_answers,
     compare_domains,
 )
+from educe.observability.efficiency import efficiency_text, run_efficiency
 from educe.observability.history import History
+from educe.observability.interference_view import (
+    interference_svg,
+    interference_text,
+    newest_interference,
+)
 from educe.observability.plots import Curve, alarm_marks, domain_curves, overall_curves
 from educe.observability.run_reader import RunReader, SampleFilter, StoredEvent, StoredSample
 from educe.observability.svg import curve_svg
@@ -56,7 +62,8 @@ def write_page(
         "facts": _text(" · ".join(facts)),
         "overall": _curves(overall_curves(history, alarm_marks(store))),
         "domains": _curves(domain_curves(history), limits=(0.0, 1.0)),
-        "evaluation": _evaluation(compare_domains(evaluations)),
+        "interference": _interference(store),
+        "evaluation": _evaluation(compare_domains(evaluations)) + _efficiency(store),
         "answers": _answers(compare_answers(evaluations)),
         "alarms": _alarms(store.events("alarm")),
         "samples": _samples(samples, decode),
@@ -91,6 +98,13 @@ def _curves(curves: Sequence[Curve], limits: tuple[float, float] | None = None) 
     return "".join(drawn) or _none("No metrics yet.")
 
 
+def _interference(store: RunReader) -> str:
+    view = newest_interference(store)
+    if view is None:
+        return _none("Gradients were not measured (balance.measure_every).")
+    return interference_svg(view) + f"<pre>{_text(interference_text(view))}</pre>"
+
+
 def _result(result: DomainResult | None) -> str:
     if result is None or result.score is None:
         return "-"
@@ -116,6 +130,12 @@ def _evaluation(rows: Iterable[DomainComparison]) -> str:
         return _none("No evaluation was recorded.")
     head = "<tr><th>domain</th><th>before</th><th>after</th><th>change</th></tr>"
     return f"<table>{head}{body}</table>"
+
+
+def _efficiency(store: RunReader) -> str:
+    """Return what the gain cost, nothing where there is no before and after."""
+    gained = run_efficiency(store)
+    return "" if gained is None else f"<p>{_text(efficiency_text(gained))}</p>"
 
 
 def _answers(rows: Iterable[AnswerComparison]) -> str:
