@@ -43,6 +43,7 @@ LAYERS = {
     "explain": 7.1,
     "calibration": 7.1,
     "planning": 7.2,
+    "preparation": 7.05,
     "session": 7.1,
     "baseline": 7.2,
     "stage_suite": 7.25,

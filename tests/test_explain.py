@@ -137,7 +137,11 @@ def test_memory_follows_the_settings(told: dict[str, Any]) -> None:
     full = memory()
     assert full["weights"] == full["gradients"] == full["reference"] == 4 * parameters
     assert full["optimizer"] == 8 * parameters
-    assert memory("optimizer.name=sgd")["optimizer"] == 0
+    assert memory("optimizer.name=sgd")["optimizer"] == 4 * parameters
+    assert memory("optimizer.name=sgd", "optimizer.beta1=0")["optimizer"] == 0
+    assert memory("optimizer.name=adamw_8bit")["optimizer"] < 2.1 * parameters
+    tables = 4 * 49152 * 576
+    assert memory("optimizer.name=muon")["optimizer"] == 4 * parameters + tables
     lora = memory("model.lora.rank=8")
     shape = KNOWN_SHAPES["smollm2-135m-instruct"]
     assert lora["gradients"] == 4 * num_trained(shape, 8)

@@ -6,6 +6,7 @@ readable. Torch-free.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from educe.core.errors import EduceError
 from educe.core.types import JSON
 from educe.observability.terminal_text import format_count
 from educe.preflight import make_plan
+from educe.preflight.devices import takes_cuda
 from educe.preflight.estimate import estimate_run, gigabytes
 from educe.preflight.plan import (
     SETTING_OF,
@@ -46,6 +48,9 @@ def explain(loaded: LoadedRecipe) -> tuple[dict[str, JSON], list[EduceError]]:
     if estimate is not None:
         told["memory"] = {**estimate.memory, "total": estimate.memory_total}
         told["disk"] = {**estimate.disk, "total": estimate.disk_total}
+        if estimate.put_aside:
+            aside = estimate.put_aside
+            told["disk_temporary"] = {"activations": aside, "total": aside}
         told["model"]["num_trained"] = estimate.num_trained
     return told, problems
 
@@ -56,11 +61,24 @@ def _model(plan: Plan) -> dict[str, JSON]:
         "name": plan.recipe.model.name,
         "folder": str(plan.model_folder) if plan.model_folder else None,
         "context_length": plan.context_length or None,
+        "positions": plan.positions or None,
+        "activations": _activations(plan),
         "reference": plan.needs_reference,
     }
     if shape is not None:
         told |= {"model_type": shape.model_type, "num_parameters": shape.num_parameters}
     return told
+
+
+def _activations(plan: Plan) -> str | None:
+    """How what the backward needs is kept, when not simply kept."""
+    model = plan.recipe.model
+    if not model.gradient_checkpointing:
+        return None
+    if not model.activation_offload:
+        return "recomputed but for attention"
+    place = "host memory" if takes_cuda(model) else f"a file in {tempfile.gettempdir()}"
+    return f"recomputed but for attention, what is kept in {place}"
 
 
 def _losses(plan: Plan) -> list[dict[str, JSON]]:
@@ -169,6 +187,7 @@ def render(told: Mapping[str, Any]) -> str:
         _render_domains(told["domains"]) if told["domains"] else "",
         _render_amounts("Memory (estimate)", told.get("memory")),
         _render_amounts("Disk (estimate)", told.get("disk")),
+        _render_amounts("Temporary files (estimate)", told.get("disk_temporary")),
         _render_settings(told["settings"]),
     ]
     if told["notes"]:
@@ -190,7 +209,9 @@ def _render_head(told: Mapping[str, Any]) -> str:
             + (f", {model['model_type']}" if "model_type" in model else "")
             + sizes
             + (f", context {context}" if context else "")
+            + (f" (positions {model['positions']})" if model["positions"] else "")
             + (", with a reference copy" if model["reference"] else ""),
+            *([f"  activations {model['activations']}"] if model["activations"] else []),
         ]
     )
 

@@ -26,6 +26,8 @@ FREE = (
     "*.minutes",
     "rl.tokens",
     "sandbox.num_parallel",
+    "model.activation_offload",
+    "prefetch.*",
 )
 # Without a schedule that counts on them, steps are only where a stage ends.
 STEPS = ("sft.steps", "sft.epochs", "rl.steps", "preference.steps", "distillation.steps")
@@ -37,6 +39,7 @@ FAST = (
     "optimizer.micro_batch_tokens",
     "model.compute_dtype",
     "model.gradient_checkpointing",
+    "optimizer.implementation",
     "rl.score_workers",
     "rl.score_timeout_s",
     "rl.learning_rate",

@@ -18,12 +18,14 @@ from educe.core.types import JSON, Group, TaskRequest
 from educe.domains.registry import load_domain, resolve
 from educe.evaluation.runner import Limits
 from educe.preflight.plan import bundle_of
+from educe.preparation import open_prefetch
 from educe.rollout.integrity import check_integrity
 
 if TYPE_CHECKING:
     from educe.engines.embedded import EmbeddedEngine
     from educe.models.chat import ChatFormat
     from educe.models.load import LoadedModel
+    from educe.rollout.prefetch import Prefetch
     from educe.rollout.runner import PreparePrompt, RolloutRunner
     from educe.rollout.scoring import Scoring
     from educe.sandbox import Sandbox
@@ -71,6 +73,7 @@ class Session:
 
     ``label`` and ``identity`` name what is loaded (see ``evaluation.sessions.EvalSession``).
     ``sandbox`` runs the programs of all reward workers; None when no domain needs one.
+    ``prefetch`` makes tasks and examples ahead; None when the recipe asks for no such processes.
     """
 
     recipe: Recipe
@@ -86,6 +89,7 @@ class Session:
     limits: Mapping[str, Limits] = field(default_factory=dict)
     sandbox: Sandbox | None = None
     owns_sandbox: bool = False
+    prefetch: Prefetch | None = None
 
     def run_requests(self, requests: Sequence[TaskRequest]) -> Iterable[Group]:
         if self.sandbox is not None and self.owns_sandbox:
@@ -115,6 +119,8 @@ class Session:
 
     def close(self) -> None:
         self.scoring.close()
+        if self.prefetch is not None:
+            self.prefetch.close()
         if self.sandbox is not None and self.owns_sandbox:
             self.sandbox.close()
 
@@ -150,6 +156,7 @@ def build_session(
         log_path: where reward workers' own output goes; None is stderr.
     """
     from educe.models.load import chat_format
+    from educe.rollout.prefetch import PreparedTasks
     from educe.rollout.runner import RolloutRunner
 
     set_threads(recipe.run.threads)
@@ -178,6 +185,8 @@ def build_session(
         max_open=4 * recipe.engine.max_rows,
         check=check,
     )
+    prefetch = open_prefetch(recipe, model.folder, runner.context_length, log_path)
+    runner.tasks = None if prefetch is None else PreparedTasks(prefetch)
     return Session(
         recipe,
         label or Path(name).name,
@@ -192,6 +201,7 @@ def build_session(
         limits=eval_limits(recipe, own_settings, own_domains),
         sandbox=shared,
         owns_sandbox=shared is not sandbox,
+        prefetch=prefetch,
     )
 
 
@@ -199,18 +209,17 @@ def _load_model(recipe: Recipe, name: str, trainable: bool, announce: Announce) 
     from educe.models.load import load
 
     settings = recipe.model
-    model = load(
+    return load(
         name,
         dtype=settings.dtype,
         device=settings.device,
         allow_hub=settings.allow_hub,
         lora={**settings.lora.model_dump(), "seed": recipe.run.seed} if trainable else None,
+        rope=settings.rope.model_dump(),
+        checkpointing=trainable and settings.gradient_checkpointing,
+        offload=settings.activation_offload,
         announce=announce,
     )
-    if trainable and settings.gradient_checkpointing:
-        model.causal.gradient_checkpointing_enable()
-        model.causal.train()
-    return model
 
 
 def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> EmbeddedEngine:

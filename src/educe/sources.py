@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from educe.config.settings import Recipe
+from educe.config.settings import PrefetchSettings, Recipe
 from educe.core.types import JSON, Group, TaskRequest
 from educe.rollout.integrity import check_integrity
 from educe.rollout.ledger import Ledger
@@ -162,6 +162,8 @@ class EngineServer:
 def serve(options: Any) -> EngineServer:
     """Build a rollout worker's server from its recipe."""
     recipe = Recipe.model_validate(options["recipe"])
+    # Orders reach a worker one at a time: there is nothing that it could make ahead.
+    recipe = recipe.model_copy(update={"prefetch": PrefetchSettings()})
     if options["sandbox"] is None:
         return EngineServer(recipe)
     from educe.sandbox import open_sandbox

@@ -198,7 +198,11 @@ def stage_reference(parts: StageParts, *, base: bool = False) -> LoadedModel:
     is_start = trained and not base
     source = str(parts.folder / "models" / trained[-1]) if is_start else settings.name
     reference = load(
-        source, dtype=settings.dtype, device=settings.device, allow_hub=settings.allow_hub
+        source,
+        dtype=settings.dtype,
+        device=settings.device,
+        allow_hub=settings.allow_hub,
+        rope=settings.rope.model_dump(),
     )
     reference.causal.requires_grad_(False)
     return reference

@@ -19,6 +19,8 @@ from educe.config.balance_settings import BalanceSettings as BalanceSettings
 from educe.config.balance_settings import ForgettingSettings as ForgettingSettings
 from educe.config.mixture_settings import CurriculumSettings as CurriculumSettings
 from educe.config.mixture_settings import MixtureSettings as MixtureSettings
+from educe.config.model_settings import PrefetchSettings as PrefetchSettings
+from educe.config.model_settings import RopeSettings as RopeSettings
 from educe.config.review_settings import ReviewSettings as ReviewSettings
 from educe.config.section import Section as Section
 from educe.core.stages import stage_names
@@ -72,7 +74,14 @@ class ModelSettings(Section):
         None, description="System message put first; none by default (unset keeps the template's)."
     )
     allow_hub: bool = Field(False, description="Try the hub when nothing local fits (5 s limit).")
-    gradient_checkpointing: bool = Field(False, description="Recompute layers in the backward.")
+    rope: RopeSettings = Field(default_factory=lambda: RopeSettings())
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute layers in the backward, all but their attention."
+    )
+    activation_offload: bool = Field(
+        False,
+        description="Put what checkpointing keeps aside: into host memory (CUDA) or a file (CPU).",
+    )
 
 
 class DomainSettings(Section):
@@ -281,7 +290,15 @@ class ReinforceSettings(Section):
 
 
 class OptimizerSettings(Section):
-    name: Literal["adamw", "sgd"] = Field("adamw", description="Optimizer.")
+    name: Literal["adamw", "sgd", "adamw_8bit", "muon"] = Field(
+        "adamw",
+        description="adamw, sgd, adamw_8bit (moments in 8 bits; needs educe[8bit]), or muon "
+        "(matrices of layers; everything else by adamw).",
+    )
+    implementation: Literal["auto", "fused", "foreach"] = Field(
+        "auto", description="AdamW's kernel; auto is the fused one. Same mathematics."
+    )
+    momentum: float = Field(0.95, ge=0, lt=1, description="Muon: decay of the gradient's mean.")
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the gradient's mean.")
     beta2: float = Field(0.99, ge=0, lt=1, description="AdamW: decay of the gradient's square.")
     eps: float = Field(1e-8, gt=0, description="AdamW: added to the root of the square.")
@@ -468,6 +485,7 @@ class Recipe(Section):
     shaping: ShapingSettings = Field(default_factory=lambda: ShapingSettings())
     optimizer: OptimizerSettings = Field(default_factory=lambda: OptimizerSettings())
     engine: EngineSettings = Field(default_factory=lambda: EngineSettings())
+    prefetch: PrefetchSettings = Field(default_factory=lambda: PrefetchSettings())
     checkpoint: CheckpointSettings = Field(default_factory=lambda: CheckpointSettings())
     sandbox: SandboxSettings = Field(default_factory=lambda: SandboxSettings())
     goal: GoalSettings = Field(default_factory=lambda: GoalSettings())

@@ -116,7 +116,11 @@ class ExampleSet:
 
     def train(self, index: int) -> Example:
         """Return training row ``index``, in an order shuffled once by the set's name."""
-        return self.at(int(self._order[index % len(self._order)]))
+        return self.at(self.key_of(index))
+
+    def key_of(self, index: int) -> int:
+        """Return the key of training row ``index``, without reading it."""
+        return int(self._order[index % len(self._order)])
 
     def at(self, key: int) -> Example:
         return self._read(self.rows.read(key), self.settings.path, self.settings)
@@ -184,6 +188,10 @@ class ExampleStream:
         Raises:
             DomainError: a bad row, or none that is not held out.
         """
+        return self.source.at(self.next_key())
+
+    def next_key(self) -> int:
+        """Move on by a row; return its key. Raises as ``next`` does."""
         while len(self._window) < self.source.settings.shuffle_buffer:
             key = self._next_key()
             if key is None:
@@ -195,7 +203,7 @@ class ExampleStream:
         self._position += 1
         # The last one takes the place: no row is moved but one.
         self._window[number], self._window[-1] = self._window[-1], self._window[number]
-        return self.source.at(self._window.pop())
+        return self._window.pop()
 
     def progress(self) -> JSON:
         return {

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from educe.core.forest import Span
+from educe.models.activations import Shelf, Take
 
 ATTENTION_NAME = "educe"
 
@@ -109,16 +110,19 @@ class _Batch:
 
     ``index`` [N * L] says which packed token stands where; places past a segment's end repeat
     token 0 and are not ``kept``. Causality keeps them from every real query, and their gradient
-    rows are zero.
+    rows are zero. A segment alone is read where it lies, without a copy.
     """
 
     index: Tensor
     kept: Tensor | None
     num_rows: int
     length: int
+    lone: Span | None = None
 
     def take(self, packed_1HTD: Tensor) -> Tensor:
         """Return [N, H, L, D] of a packed tensor."""
+        if self.lone is not None:
+            return packed_1HTD[:, :, self.lone.start : self.lone.end]
         heads, width = packed_1HTD.shape[1], packed_1HTD.shape[3]
         picked = packed_1HTD[0].index_select(1, self.index)
         return picked.view(heads, self.num_rows, self.length, width).transpose(0, 1)
@@ -130,6 +134,13 @@ class _Batch:
 
     def places(self) -> Tensor:
         return self.index if self.kept is None else self.index.index_select(0, self.kept)
+
+    def put(self, packed_1HT: Tensor, rows_NHL: Tensor) -> None:
+        """Write rows [N, H, L, …] to their places of a packed tensor."""
+        if self.lone is not None:
+            packed_1HT[:, :, self.lone.start : self.lone.end] = rows_NHL
+        else:
+            packed_1HT[0].index_copy_(1, self.places(), self.flat(rows_NHL))
 
 
 def _batches(spans: Sequence[Span]) -> list[_Batch]:
@@ -146,15 +157,17 @@ def _batches(spans: Sequence[Span]) -> list[_Batch]:
         inside = (offsets < sizes).flatten()
         index = torch.where(offsets < sizes, starts + offsets, torch.zeros_like(starts)).flatten()
         kept = None if bool(inside.all()) else inside.nonzero().squeeze(1)
-        out.append(_Batch(index, kept, len(members), length))
+        lone = members[0] if len(members) == 1 else None
+        out.append(_Batch(index, kept, len(members), length, lone))
     return out
 
 
 class _CpuForest(torch.autograd.Function):
     """Forest attention on CPU through the flash kernel and its own backward.
 
-    The kernel's backward is right for a part of the keys when it is fed the *merged* output and
-    log-sum-exp, since softmax weights are exp(score - merged lse).
+    Gives the output and its log-sum-exp; ``known`` ones are not computed again. The kernel's
+    backward is right for a part of the keys when it is fed the *merged* output and log-sum-exp,
+    since softmax weights are exp(score - merged lse).
     """
 
     @staticmethod
@@ -166,35 +179,13 @@ class _CpuForest(torch.autograd.Function):
         scale: float,
         spans: Sequence[Span],
         batches: Sequence[_Batch],
-    ) -> Tensor:
-        given = (query, key, value)
-        narrow = query.dtype
-        # The kernel's backward is several times slower in bf16 than in fp32 (docs/log.md).
-        wide = torch.promote_types(narrow, torch.float32)
-        query, key, value = query.to(wide), key.to(wide), value.to(wide)
-        out = torch.empty(query.shape, dtype=wide)
-        lse = torch.empty(query.shape[:3], dtype=wide)
-        for batch in batches:
-            part, part_lse = flash_forward(
-                batch.take(query), batch.take(key), batch.take(value), True, scale
-            )
-            places = batch.places()
-            out[0].index_copy_(1, places, batch.flat(part))
-            lse[0].index_copy_(1, places, batch.flat(part_lse))
-        for span in spans:
-            if span.last == span.end:
-                continue
-            own, below = slice(span.start, span.end), slice(span.end, span.last)
-            part, part_lse = flash_forward(
-                query[:, :, below], key[:, :, own], value[:, :, own], False, scale
-            )
-            out[:, :, below], lse[:, :, below] = merge(
-                out[:, :, below], lse[:, :, below], part, part_lse
-            )
-        out = out.to(narrow)
-        ctx.save_for_backward(*given, out, lse)
+        known: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = known or _forest(query, key, value, scale, spans, batches)
+        ctx.save_for_backward(query, key, value, out, lse)
         ctx.scale, ctx.spans, ctx.batches = scale, spans, batches
-        return out
+        ctx.mark_non_differentiable(lse)
+        return out, lse
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -213,9 +204,9 @@ class _CpuForest(torch.autograd.Function):
                 inside[batch.kept] = 1
                 rows[0] = rows[0] * inside.view(batch.num_rows, 1, batch.length, 1)
             parts = backward(*rows, row_lse, 0.0, True, scale=ctx.scale)
-            places = batch.places()
+            # No token is in two batches.
             for whole, part in zip(into, parts, strict=True):
-                whole[0].index_add_(1, places, batch.flat(part))
+                batch.put(whole, part)
         for span in ctx.spans:
             if span.last == span.end:
                 continue
@@ -235,7 +226,41 @@ class _CpuForest(torch.autograd.Function):
             into[1][:, :, own] += dk
             into[2][:, :, own] += dv
         q, k, v = (x.to(y.dtype) for x, y in zip(into, given, strict=True))
-        return q, k, v, None, None, None
+        return q, k, v, None, None, None, None
+
+
+def _forest(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    spans: Sequence[Span],
+    batches: Sequence[_Batch],
+) -> tuple[Tensor, Tensor]:
+    """Return the output [1, H, T, D] in the inputs' type and its log-sum-exp [1, H, T]."""
+    narrow = query.dtype
+    # The kernel's backward is several times slower in bf16 than in fp32 (docs/log.md).
+    wide = torch.promote_types(narrow, torch.float32)
+    query, key, value = query.to(wide), key.to(wide), value.to(wide)
+    out = torch.empty(query.shape, dtype=wide)
+    lse = torch.empty(query.shape[:3], dtype=wide)
+    for batch in batches:
+        part, part_lse = flash_forward(
+            batch.take(query), batch.take(key), batch.take(value), True, scale
+        )
+        batch.put(out, part)
+        batch.put(lse, part_lse)
+    for span in spans:
+        if span.last == span.end:
+            continue
+        own, below = slice(span.start, span.end), slice(span.end, span.last)
+        part, part_lse = flash_forward(
+            query[:, :, below], key[:, :, own], value[:, :, own], False, scale
+        )
+        out[:, :, below], lse[:, :, below] = merge(
+            out[:, :, below], lse[:, :, below], part, part_lse
+        )
+    return out.to(narrow), lse
 
 
 def forest_mask(spans: Sequence[Span], device: torch.device | str = "cpu") -> Tensor:
@@ -251,19 +276,33 @@ def forest_mask(spans: Sequence[Span], device: torch.device | str = "cpu") -> Te
 
 
 class ForestContext:
-    """Attention of a packed forest, for training and scoring. ``spans`` cover all T tokens."""
+    """Attention of a packed forest, for training and scoring. ``spans`` cover all T tokens.
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    Args:
+        shelf: keeps each layer's output and log-sum-exp, so that a layer that is recomputed for the
+            backward takes them from there; None where no layer is.
+    """
+
+    def __init__(self, spans: Sequence[Span], shelf: Shelf | None = None) -> None:
         self.spans = tuple(spans)
         self._batches = _batches(self.spans)
         self._mask: Tensor | None = None
+        self._shelf = shelf
+        self._known: dict[int, tuple[Take, Take]] = {}
 
     def attend(
         self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
     ) -> Tensor:
         if query_1HTD.device.type == "cpu":
-            apply = cast(Callable[..., Tensor], _CpuForest.apply)
-            return apply(query_1HTD, key_1KTD, value_1KTD, scale, self.spans, self._batches)
+            apply = cast(Callable[..., tuple[Tensor, Tensor]], _CpuForest.apply)
+            takes = self._known.pop(layer, None)
+            known = None if takes is None else (takes[0](), takes[1]())
+            out, lse = apply(
+                query_1HTD, key_1KTD, value_1KTD, scale, self.spans, self._batches, known
+            )
+            if self._shelf is not None and takes is None and out.requires_grad:
+                self._known[layer] = self._shelf.put(out.detach()), self._shelf.put(lse)
+            return out
         if self._mask is None:
             self._mask = forest_mask(self.spans, query_1HTD.device)
         return torch.nn.functional.scaled_dot_product_attention(

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from educe.core.errors import EduceError
@@ -189,6 +190,15 @@ class ChatFormat:
         if self.tokenizer.eos_token is None:
             raise EduceError("the chat template has no end-of-turn token and there is no eos_token")
         return str(self.tokenizer.eos_token)
+
+
+def load_chat_format(folder: Path, system_prompt: str | None, template_path: str) -> ChatFormat:
+    """Return the chat rendering of a model's folder; the weights are not touched."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    template = Path(template_path).read_text(encoding="utf-8") if template_path else None
+    return ChatFormat(tokenizer, system_prompt, template)
 
 
 def _plain(message: Message) -> dict[str, Any]:

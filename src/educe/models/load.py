@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from educe.core.errors import EduceError, MissingExtraError, UnsupportedModelError
+from educe.models.activations import Shelf, recompute_layers, shelf_for
 from educe.models.architectures import refuse_unsupported
 from educe.models.chat import ChatFormat
 from educe.models.packaged_weights import PACKAGED, is_ready, obtain, packaged_folder
+from educe.models.rope import scaled_config
 
 Announce = Callable[[str], None]
 HUB_TIMEOUT_S = 5
@@ -26,6 +28,7 @@ class LoadedModel:
 
     ``causal`` is the transformers module that is saved and trained (inside a peft wrapper when
     ``adapter`` is set); ``decoder`` maps tokens to hidden states, ``head_weight()`` is [V, D].
+    ``shelf`` holds what layers keep that are recomputed in the backward, None where none is.
     """
 
     name: str
@@ -34,6 +37,7 @@ class LoadedModel:
     tokenizer: Any
     device: torch.device
     adapter: Any | None = None
+    shelf: Shelf | None = None
 
     @property
     def decoder(self) -> Any:
@@ -119,6 +123,9 @@ def load(
     device: str = "auto",
     allow_hub: bool = False,
     lora: dict[str, Any] | None = None,
+    rope: Mapping[str, Any] | None = None,
+    checkpointing: bool = False,
+    offload: bool = False,
     announce: Announce = print,
 ) -> LoadedModel:
     """Load a model and its tokenizer from safetensors, never running code from the folder.
@@ -127,12 +134,15 @@ def load(
         name: see :func:`find_folder`.
         dtype: type of the weights.
         lora: ``{"rank", "alpha", "targets"}`` adds adapters and freezes the rest.
+        rope: ``{"kind", "factor"}`` scales the positions (see ``models.rope``).
+        checkpointing: recompute layers in the backward, all but their attention.
+        offload: keep what checkpointing keeps in host memory (CUDA) or a file (CPU).
 
     Raises:
         UnsupportedModelError: for an architecture not proven equal to plain transformers.
         MissingExtraError: LoRA without peft.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     from educe.models.attention import ATTENTION_NAME
@@ -142,23 +152,34 @@ def load(
     config_path = folder / "config.json"
     if not config_path.exists():
         raise UnsupportedModelError(f"{folder} has no config.json: not a Hugging Face model folder")
-    refuse_unsupported(json.loads(config_path.read_text()), str(config_path))
+    raw = json.loads(config_path.read_text())
+    refuse_unsupported(raw, str(config_path))
     place = pick_device(device)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    scaled = scaled_config(raw, **rope, source=str(config_path)) if rope else {}
+    for key, value in scaled.items():
+        setattr(config, key, value)
     causal = AutoModelForCausalLM.from_pretrained(
         folder,
+        config=config,
         dtype=getattr(torch, dtype),
         attn_implementation=ATTENTION_NAME,
         use_safetensors=True,
         trust_remote_code=False,
     ).to(place)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if scaled:
+        tokenizer.model_max_length = config.max_position_embeddings
     causal.train(False)
     if dtype == "float64":
         _widen_norms(causal)
     adapter = None
     if lora and lora["rank"]:
         adapter = add_lora(causal, lora)
-    return LoadedModel(name, folder, causal, tokenizer, place, adapter)
+    shelf = shelf_for(place, offload=offload) if checkpointing else None
+    if shelf is not None:
+        recompute_layers(causal, shelf)
+    return LoadedModel(name, folder, causal, tokenizer, place, adapter, shelf)
 
 
 def _widen_norms(causal: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from educe.config.positions import format_key
-from educe.config.settings import DomainSettings
+from educe.config.settings import DomainSettings, PrefetchSettings
 from educe.core.errors import EduceError, RecipeError, did_you_mean
 from educe.preflight.plan import Plan, bundle_of
 
@@ -37,6 +38,44 @@ def _reinforce(plan: Plan) -> Iterator[EduceError]:
             "run.ranks",
             f"{run.ranks} trainer processes cannot share {rl.prompts} prompts. "
             f"Expected run.ranks <= rl.prompts.",
+        )
+
+
+def check_optimizer(plan: Plan) -> Iterator[EduceError]:
+    """Yield settings that the optimizer does not have, or types that it cannot keep."""
+    settings, dtype = plan.recipe.optimizer, plan.recipe.model.dtype
+    if settings.name == "adamw_8bit" and dtype == "float64":
+        yield plan.error(
+            "optimizer.name",
+            'moments of 8 bits are for weights of float32 or bfloat16; model.dtype is "float64". '
+            'Set optimizer.name = "adamw".',
+        )
+    given = plan.loaded.origins
+    if "optimizer.momentum" in given and settings.name != "muon":
+        yield plan.error(
+            "optimizer.momentum",
+            f'only muon has it; "{settings.name}" takes optimizer.beta1. Leave it out, or set '
+            f'optimizer.name = "muon".',
+        )
+    if "optimizer.implementation" in given and settings.name in ("sgd", "adamw_8bit"):
+        yield plan.error(
+            "optimizer.implementation",
+            f'it chooses the kernel of AdamW; "{settings.name}" has one of its own. Leave it out.',
+        )
+
+
+def check_prefetch(plan: Plan) -> Iterator[EduceError]:
+    """Yield prefetching that cannot help; tell of processes that the cores do not carry."""
+    prefetch = plan.recipe.prefetch
+    if prefetch.ahead != PrefetchSettings().ahead and not prefetch.workers:
+        yield plan.error(
+            "prefetch.ahead",
+            "without workers nothing is made ahead. Set prefetch.workers, or leave it out.",
+        )
+    cores = os.cpu_count() or 1
+    if prefetch.workers > cores:
+        plan.notes.append(
+            f"prefetch.workers = {prefetch.workers} is more than this machine's {cores} cores"
         )
 
 

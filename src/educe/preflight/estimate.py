@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from educe.config.settings import ModelSettings
 from educe.models.architectures import ModelShape
+from educe.preflight.devices import takes_cuda
 from educe.preflight.plan import Plan
 from educe.preflight.stages import CHARACTERS_PER_TOKEN, keeps_preference_copy, samples
 
@@ -32,13 +34,14 @@ class Estimate:
     """Bytes by purpose, over all processes of the run on this machine.
 
     ``state`` (what cannot be made smaller by smaller batches) is weights, gradients, optimizer and
-    reference together.
+    reference together. ``put_aside`` is in a temporary file, which need not be on the run's disk.
     """
 
     num_parameters: int
     num_trained: int
     memory: dict[str, int]
     disk: dict[str, int]
+    put_aside: int = 0
 
     @property
     def memory_total(self) -> int:
@@ -65,8 +68,7 @@ def estimate_run(plan: Plan) -> Estimate | None:
     width = BYTES[recipe.model.dtype]
     total = shape.num_parameters
     # Checkpoints hold what is trained: weights (or adapters) and their moments.
-    moments = 2 if recipe.optimizer.name == "adamw" else 0
-    saved = (1 + moments) * trained * width
+    saved = trained * width + moment_bytes(plan, shape, trained)
     trains = any(s != "eval" for s in recipe.stages)
     disk = {"final model": total * width, "run store": _STORE_BYTES}
     if recipe.checkpoint.every_steps or recipe.checkpoint.every_minutes:
@@ -77,7 +79,25 @@ def estimate_run(plan: Plan) -> Estimate | None:
         disk["guards"] = 2 * saved
     if any(w.every and w.keep_best for w in (recipe.sft.watch, recipe.preference.watch)):
         disk["best weights"] = 2 * trained * width
-    return Estimate(total, trained, memory, disk)
+    aside = trains and is_put_into_file(plan.recipe.model)
+    put_aside = recipe.run.ranks * shelved_bytes(plan, shape) if aside else 0
+    return Estimate(total, trained, memory, disk, put_aside)
+
+
+def moment_bytes(plan: Plan, shape: ModelShape, trained: int) -> int:
+    """Return what the optimizer keeps of ``trained`` weights, in bytes."""
+    settings, width = plan.recipe.optimizer, BYTES[plan.recipe.model.dtype]
+    if settings.name == "adamw_8bit":
+        # Two numbers of a byte each, and for each block of 256 of them a scale in fp32.
+        return round(2 * trained * (1 + 4 / 256))
+    if settings.name == "sgd":
+        return trained * width if settings.beta1 else 0
+    if settings.name == "muon":
+        # One buffer of the layers' matrices, two of the tables of words.
+        tables = shape.vocabulary * shape.width * (1 if shape.is_tied else 2)
+        own = 0 if plan.recipe.model.lora.rank else tables
+        return (trained + own) * width
+    return 2 * trained * width
 
 
 def num_trained(shape: ModelShape, lora_rank: int) -> int:
@@ -97,9 +117,8 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
     extra = trained if recipe.model.lora.rank else 0
     found = {"weights": ranks * (total + extra) * master}
     if trains:
-        moments = 2 if recipe.optimizer.name == "adamw" else 0
         found["gradients"] = ranks * trained * master
-        found["optimizer"] = ranks * moments * trained * master
+        found["optimizer"] = ranks * moment_bytes(plan, shape, trained)
         found["activations"] = ranks * _activations(plan, shape, compute)
         if plan.keeps_reference_copy or keeps_preference_copy(plan):
             found["reference"] = ranks * total * master
@@ -125,11 +144,28 @@ def _activations(plan: Plan, shape: ModelShape, width: int) -> int:
     query = shape.num_heads * shape.head_width
     other = shape.num_key_value_heads * shape.head_width
     layer = 8 * shape.width + 3 * query + 3 * other + 4 * shape.intermediate
-    layers = shape.num_layers * layer
-    if plan.recipe.model.gradient_checkpointing:
-        layers = shape.num_layers * shape.width + layer
     logits = 2 * min(tokens, _LOGIT_ROWS) * shape.vocabulary * max(width, 4)
-    return tokens * layers * width + logits
+    model = plan.recipe.model
+    if not model.gradient_checkpointing:
+        return tokens * shape.num_layers * layer * width + logits
+    kept = 0 if is_put_into_file(model) else 1
+    return tokens * layer * width + kept * shelved_bytes(plan, shape) + logits
+
+
+def shelved_bytes(plan: Plan, shape: ModelShape) -> int:
+    """Return what checkpointing keeps of a micro-batch: inputs, attention and its log-sum-exp."""
+    master = BYTES[plan.recipe.model.dtype]
+    compute = BYTES.get(plan.recipe.model.compute_dtype, master)
+    tokens = min(plan.recipe.optimizer.micro_batch_tokens, _largest_update(plan))
+    query = shape.num_heads * shape.head_width
+    # The residual stream is as wide as the weights, whatever autocast computes in.
+    layer = shape.width * master + query * compute + shape.num_heads * 4
+    return tokens * shape.num_layers * layer
+
+
+def is_put_into_file(model: ModelSettings) -> bool:
+    """Whether what checkpointing keeps goes into a file."""
+    return model.activation_offload and model.gradient_checkpointing and not takes_cuda(model)
 
 
 def _largest_update(plan: Plan) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from educe.core.errors import EduceError, MissingExtraError
 from educe.models.packaged_weights import PACKAGED, cache_folder
+from educe.preflight.devices import has_cuda_device, takes_cuda
 from educe.preflight.estimate import Estimate, gigabytes
 from educe.preflight.model import packaged_key
 from educe.preflight.plan import Plan
@@ -36,6 +37,8 @@ def check_extras(plan: Plan) -> Iterator[EduceError]:
     recipe = plan.recipe
     if recipe.model.lora.rank and find_spec("peft") is None:
         yield MissingExtraError("peft", "lora", "model.lora.rank > 0")
+    if recipe.optimizer.name == "adamw_8bit" and find_spec("bitsandbytes") is None:
+        yield MissingExtraError("bitsandbytes", "8bit", 'optimizer.name = "adamw_8bit"')
     for sink in recipe.run.sinks:
         package = _SINK_PACKAGES.get(sink)
         if package is not None and find_spec(package) is None:
@@ -73,6 +76,37 @@ def check_device(plan: Plan) -> Iterator[EduceError]:
         )
 
 
+def check_activations(plan: Plan) -> Iterator[EduceError]:
+    """Yield activations that would be put aside into memory again, or that nothing keeps."""
+    model = plan.recipe.model
+    if not model.activation_offload:
+        return
+    if not model.gradient_checkpointing:
+        yield plan.error(
+            "model.activation_offload",
+            "it puts aside what checkpointing keeps; set model.gradient_checkpointing = true too.",
+        )
+    folder = Path(tempfile.gettempdir())
+    if not takes_cuda(model) and (kind := _memory_filesystem(folder)):
+        yield plan.error(
+            "model.activation_offload",
+            f"the folder for temporary files, {folder}, is in memory itself ({kind}). Set the "
+            f"environment variable TMPDIR to a folder on a disk, or leave activations where they "
+            f"are.",
+        )
+
+
+def _memory_filesystem(folder: Path) -> str:
+    """Return the kind of a file system that lives in memory, empty for one on a disk."""
+    import psutil
+
+    mounts = {Path(p.mountpoint): p.fstype for p in psutil.disk_partitions(all=True)}
+    place = folder.resolve()
+    nearest = next((m for m in (place, *place.parents) if m in mounts), None)
+    kind = mounts[nearest] if nearest is not None else ""
+    return kind if kind in ("tmpfs", "ramfs") else ""
+
+
 def check_resources(plan: Plan, estimate: Estimate | None) -> Iterator[EduceError]:
     """Yield too little memory or disk for the run, with the biggest part and how to shrink it.
 
@@ -94,6 +128,7 @@ def check_resources(plan: Plan, estimate: Estimate | None) -> Iterator[EduceErro
             f"'{plan.run_folder}', where {gigabytes(free)} are free. Lower checkpoint.keep, or "
             f"choose another run.out.",
         )
+    yield from _temporary_room(plan, estimate)
     packaged = PACKAGED.get(packaged_key(plan.recipe.model.name))
     if packaged is not None and plan.model_folder is None:
         wanted = (2 * packaged.disk_mb + packaged.download_mb) * 1024**2
@@ -105,6 +140,16 @@ def check_resources(plan: Plan, estimate: Estimate | None) -> Iterator[EduceErro
                 f"'{cache_folder()}', where {gigabytes(free)} are free. Set EDUCE_CACHE to a "
                 f"folder elsewhere.",
             )
+
+
+def _temporary_room(plan: Plan, estimate: Estimate) -> Iterator[EduceError]:
+    if estimate.put_aside > (free := shutil.disk_usage(tempfile.gettempdir()).free):
+        yield plan.error(
+            "model.activation_offload",
+            f"too little disk for activations put aside: about {gigabytes(estimate.put_aside)} in "
+            f"{tempfile.gettempdir()}, where {gigabytes(free)} are free. Set TMPDIR to a folder "
+            f"elsewhere, or lower optimizer.micro_batch_tokens.",
+        )
 
 
 def _memory(plan: Plan, estimate: Estimate) -> Iterator[EduceError]:
@@ -141,11 +186,6 @@ def memory_of(device: str) -> tuple[int | None, int | None, str]:
     if limit is not None and limit < total:
         total, free = limit, min(free, max(0, limit - used))
     return total, free, "this machine"
-
-
-def has_cuda_device() -> bool:
-    """Whether the NVIDIA driver shows a device (torch is not asked: it is not loaded yet)."""
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
 def _cuda_memory() -> tuple[int | None, int | None]:

@@ -19,6 +19,7 @@ from educe.core.errors import (
 from educe.core.types import Split, Task
 from educe.models.architectures import KNOWN_SHAPES, read_shape
 from educe.models.packaged_weights import PACKAGED, packaged_folder
+from educe.models.rope import describe_positions, scaled_config
 from educe.preflight.plan import DomainPlan, Plan
 
 # Characters a token, counted low: a prompt is then rather thought too long than too short.
@@ -62,6 +63,42 @@ def locate_model(plan: Plan) -> Iterator[EduceError]:
             f"'{name}' is neither a known model nor a folder.{did_you_mean(name, PACKAGED)} "
             f"Expected one of: {known}; or the path of a Hugging Face model folder.{hub}",
         )
+
+
+def scale_positions(plan: Plan) -> Iterator[EduceError]:
+    """Lengthen the context by the recipe's rope scaling; yield scalings that cannot be."""
+    rope = plan.recipe.model.rope
+    if rope.kind == "own" and rope.factor > 1:
+        yield plan.error(
+            "model.rope.factor",
+            f'a factor of {rope.factor:g} needs a way to scale: set model.rope.kind = "yarn" (or '
+            f'"linear", "llama3").',
+        )
+    if rope.kind != "own" and rope.factor == 1:
+        yield plan.error(
+            "model.rope.kind",
+            f'"{rope.kind}" with a factor of 1 changes nothing; set model.rope.factor to new '
+            f"context / own context.",
+        )
+    if plan.shape is None:
+        return
+    config = _read_json(plan.model_folder / "config.json") if plan.model_folder else {}
+    config = {"max_position_embeddings": plan.shape.context_length, **config}
+    source = plan.recipe.model.name
+    try:
+        changed = scaled_config(config, kind=rope.kind, factor=rope.factor, source=source)
+    except UnsupportedModelError as error:
+        yield plan.error("model.rope", str(error))
+        return
+    plan.positions = describe_positions({**config, **changed})
+    if changed:
+        length = int(changed["max_position_embeddings"])
+        plan.notes.append(
+            f"positions are scaled ({plan.positions}): the context grows from "
+            f"{plan.shape.context_length} to {length} tokens, and the untrained model answers a "
+            f"little differently than without"
+        )
+        plan.shape = replace(plan.shape, context_length=length)
 
 
 def packaged_key(name: str) -> str:
@@ -127,7 +164,7 @@ def check_context(plan: Plan) -> Iterator[EduceError]:
         yield plan.error(
             "model.context_length",
             f"{chosen} tokens are more than the model was made for. Expected at most {own} (or 0 "
-            f"for the model's own).",
+            f"for the model's own). A model.rope of factor {_factor(chosen, own)} makes room.",
         )
     context = plan.context_length
     if not context:
@@ -144,6 +181,10 @@ def check_context(plan: Plan) -> Iterator[EduceError]:
             )
     for key, domains in _by_cause(too_long).items():
         yield _too_long(plan, key, domains)
+
+
+def _factor(wanted: int, own: int) -> int:
+    return -(-wanted // own)
 
 
 def _to_blame(plan: Plan, domain: DomainPlan) -> str:
@@ -175,7 +216,10 @@ def _too_long(plan: Plan, key: str, domains: list[DomainPlan]) -> RecipeError:
     if key == "model.context_length":
         remedy = f"Raise it to {prompt + completion}, or lower max_completion_tokens."
     elif key == "model.name":
-        remedy = "Take a model of a longer context, or lower max_completion_tokens."
+        remedy = (
+            "Take a model of a longer context, scale its positions (model.rope), or lower "
+            "max_completion_tokens."
+        )
     if len(domains) > 1:
         names = ", ".join(d.name for d in domains[:3]) + (", …" if len(domains) > 3 else "")
         return plan.error(

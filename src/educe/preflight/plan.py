@@ -53,7 +53,8 @@ class DomainPlan:
 class Plan:
     """A recipe with its domains and model looked up; ``notes`` are for the reader, not errors.
 
-    ``example_sets`` are the data sets of the stages, by (stage, name).
+    ``example_sets`` are the data sets of the stages, by (stage, name); ``positions`` tells how
+    the model's rotary positions are scaled, empty when they are not.
     """
 
     loaded: LoadedRecipe
@@ -62,6 +63,7 @@ class Plan:
     model_folder: Path | None = None
     example_sets: dict[tuple[str, str], SetSummary] = field(default_factory=dict)
     teacher_shape: ModelShape | None = None
+    positions: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -29,6 +29,7 @@ class Mixed:
 
 def supervised_stage(parts: StageParts) -> TrainingStage:
     """Return a stage that imitates gold answers and the rows of data sets."""
+    from educe.trainers.prepared import PreparedBatches
     from educe.trainers.supervised import Item, SupervisedLoop
 
     settings = parts.recipe.sft
@@ -44,6 +45,7 @@ def supervised_stage(parts: StageParts) -> TrainingStage:
         for example in (source.held_out(settings.watch.examples) if settings.watch.every else ())
         if (item := render(name, example)) is not None
     ]
+    prefetch = parts.session.prefetch
     loop = SupervisedLoop(
         parts.state,
         mixed.feed,
@@ -54,6 +56,7 @@ def supervised_stage(parts: StageParts) -> TrainingStage:
         label_smoothing=settings.label_smoothing,
         neftune_alpha=settings.neftune_alpha,
         held_out=held_out,
+        prepared=None if prefetch is None else PreparedBatches(mixed.feed, prefetch),
     )
     watch = watch_of(parts, settings, loop.evaluate, mixed.num_steps)
     return watched_stage(parts, loop, watch, mixed.num_steps, settings.minutes)

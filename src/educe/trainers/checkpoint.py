@@ -30,6 +30,7 @@ from educe.trainers.checkpoint_files import (
     read_progress,
     sync_path,
 )
+from educe.trainers.optimizers import restored
 from educe.trainers.step import TrainerState
 
 
@@ -62,8 +63,9 @@ def restore_optimizer(state: TrainerState, tensors: Mapping[str, torch.Tensor]) 
                 f"the checkpoint's optimizer holds {name!r}, which this model does not train; "
                 "resume with the recipe that wrote it"
             )
-        value = tensor.clone() if key == "step" else tensor.to(parameters[name].device).clone()
-        state.optimizer.state[parameters[name]][key] = value
+        parameter = parameters[name]
+        value = restored(state.optimizer, parameter, key, tensor)
+        state.optimizer.state[parameter][key] = value
 
 
 def _model_tensors(state: TrainerState) -> dict[str, torch.Tensor]:

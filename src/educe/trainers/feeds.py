@@ -7,7 +7,7 @@ has to be saved; a stream reads on from where it was, and its state is a few num
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -49,6 +49,10 @@ class DemonstrationSource:
     def train(self, index: int) -> Written:
         return self._at(Split.TRAIN, index if self._size is None else index % max(1, self._size))
 
+    def order(self, index: int) -> JSON:
+        """Return what a process of [prefetch] is asked for instead of ``train``."""
+        return {"gold": [self._domain.spec.name, index]}
+
     def held_out(self, count: int) -> list[Written]:
         size = self._domain.size(Split.SCREEN)
         known = count if size is None else min(count, size)
@@ -69,6 +73,9 @@ class SetSource:
 
     def train(self, index: int) -> Example:
         return self._examples.train(index)
+
+    def order(self, index: int) -> JSON:
+        return {"row": [self._examples.name, self._examples.key_of(index)]}
 
     def held_out(self, count: int) -> list[Example]:
         return self._examples.held_out(count)
@@ -162,6 +169,16 @@ class IndexedFeed:
         """Return (source, example) of the batch."""
         return [(name, self.sources[name].train(index)) for name, index in self.entries(step)]
 
+    def orders(self, step: int) -> list[tuple[str, JSON]]:
+        """Return (source, order) of the batch, for processes that make examples ahead."""
+        return [(name, self._order_of(name, index)) for name, index in self.entries(step)]
+
+    def _order_of(self, name: str, index: int) -> JSON:
+        source = self.sources[name]
+        if not isinstance(source, DemonstrationSource | SetSource):
+            raise TypeError(f"{name}: a {type(source).__name__} cannot be made in other processes")
+        return source.order(index)
+
     def progress(self) -> JSON:
         return None
 
@@ -185,16 +202,34 @@ class StreamFeed:
         self.mixture = StaticMixture(self.weights, self.seed)
 
     def examples(self, step: int) -> list[tuple[str, Any]]:
-        found = []
+        return [
+            (name, self.streams[name].source.at(place))
+            if name in self.streams
+            else (name, self.sources[name].train(place))
+            for name, place in self._entries()
+        ]
+
+    def orders(self, step: int) -> list[tuple[str, JSON]]:
+        """Return (source, order) of the next batch, for processes that make examples ahead."""
+        found: list[tuple[str, JSON]] = []
+        for name, place in self._entries():
+            source = self.sources.get(name)
+            if name in self.streams:
+                found.append((name, {"row": [self.streams[name].source.name, place]}))
+            elif isinstance(source, DemonstrationSource | SetSource):
+                found.append((name, source.order(place)))
+        return found
+
+    def _entries(self) -> Iterator[tuple[str, int]]:
+        """Move on by a batch: the keys of streams, the indices of everything else."""
         for _ in range(self.batch_size):
             name = self.mixture.next_domain()
             if name in self.streams:
-                found.append((name, self.streams[name].next()))
+                yield name, self.streams[name].next_key()
                 continue
             index = self._cursors.get(name, 0)
             self._cursors[name] = index + 1
-            found.append((name, self.sources[name].train(index)))
-        return found
+            yield name, index
 
     def progress(self) -> JSON:
         return {

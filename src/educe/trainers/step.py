@@ -62,12 +62,14 @@ class TrainerState:
         value_learning_rate: float = 0.0,
     ) -> TrainerState:
         """Return a fresh state; ``value_learning_rate`` 0 takes the model's."""
-        parameters = [p for _, p in model.trainable()]
         head = [] if value_head is None else list(value_head.parameters())
         scale = (value_learning_rate or learning_rate) / learning_rate
+        optimizer = build_optimizer(
+            model.trainable(), settings, learning_rate, head=head, head_scale=scale
+        )
         return TrainerState(
             model,
-            build_optimizer(parameters, settings, learning_rate, head=head, head_scale=scale),
+            optimizer,
             settings,
             compute_dtype or model.head_weight().dtype,
             collectives=collectives or SingleProcess(),
@@ -113,7 +115,7 @@ def trained_rows(
         hidden = model.hidden(
             torch.as_tensor(pack.token_ids_T, device=device)[None],
             torch.as_tensor(pack.positions_T, device=device)[None],
-            ForestContext(pack.spans),
+            ForestContext(pack.spans, model.shelf),
         )[0]
     rows = hidden[torch.as_tensor(pack.source_N, device=device)].to(dtype)
     wide = torch.promote_types(dtype, torch.float32)

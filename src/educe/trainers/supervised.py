@@ -14,6 +14,7 @@ from educe.core.metrics import Tally
 from educe.rollout.packing import TrainingSample
 from educe.trainers.feeds import Feed
 from educe.trainers.optimizers import learning_rate_at
+from educe.trainers.prepared import PreparedBatches
 from educe.trainers.regularise import regularised_forward
 from educe.trainers.rendering import Side
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
@@ -73,6 +74,7 @@ class SupervisedLoop:
         render: an example as tokens.
         held_out: what :meth:`evaluate` measures.
         total_steps: of the stage, for the schedule.
+        prepared: makes batches ahead, in place of ``feed`` and ``render``; None makes them here.
         num_skipped: examples left out so far, because they did not fit.
     """
 
@@ -85,6 +87,7 @@ class SupervisedLoop:
     label_smoothing: float = 0.0
     neftune_alpha: float = 0.0
     held_out: Sequence[Item] = ()
+    prepared: PreparedBatches | None = None
     num_skipped: int = field(default=0)
 
     def step(self, number: int) -> StepResult:
@@ -103,13 +106,15 @@ class SupervisedLoop:
         return result
 
     def _items(self, number: int) -> list[Item]:
-        items = []
-        for origin, example in self.feed.examples(number):
-            item = self.render(origin, example)
-            if item is None:
-                self.num_skipped += 1
-            else:
-                items.append(item)
+        if self.prepared is not None:
+            made = [
+                None if side is None else Item(origin, side)
+                for origin, side in self.prepared.sides(number)
+            ]
+        else:
+            made = [self.render(origin, e) for origin, e in self.feed.examples(number)]
+        items = [item for item in made if item is not None]
+        self.num_skipped += len(made) - len(items)
         return items
 
     def evaluate(self) -> Tally:
@@ -117,10 +122,12 @@ class SupervisedLoop:
         return evaluate_loss(self.state, self.held_out)
 
     def progress(self) -> dict[str, Any]:
-        return {"feed": self.feed.progress(), "skipped": self.num_skipped}
+        where = self.feed if self.prepared is None else self.prepared
+        return {"feed": where.progress(), "skipped": self.num_skipped}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self.feed.restore(saved["feed"])
+        where = self.feed if self.prepared is None else self.prepared
+        where.restore(saved["feed"])
         self.num_skipped = saved["skipped"]
 
 
