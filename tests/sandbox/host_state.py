@@ -14,8 +14,9 @@ from educe.sandbox.inside import cgroups
 
 # A box in stock: its program and the first process of its namespace.
 _PROCESSES_A_BOX = 2
-# Its control channel, three pipes, what kills it (twice), and its process and mounts in the zygote.
-_FDS_A_BOX = 9
+# Its control channel, three pipes, what kills it (twice), what tells of refused calls, and its
+# process and mounts in the zygote.
+_FDS_A_BOX = 10
 _FDS_A_GROUP = 2  # of the slots of control groups, which are kept and used again
 
 

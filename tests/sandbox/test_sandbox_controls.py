@@ -338,7 +338,7 @@ def test_golden_and_flip_checks_can_fail(sandbox: Sandbox, monkeypatch: pytest.M
     coin = "import os\ndef f(x):\n    return x * x + (os.urandom(1)[0] < 128)\n"
     monkeypatch.setitem(GOLDEN, "plain", coin)
     monkeypatch.setattr(soak, "_STEADY_TAMPERS", ())
-    monkeypatch.setattr(soak, "_STEADY_ROWS", ())
+    monkeypatch.setattr(soak, "_STEADY_ROWS", {})
     assert soak.verdict_flips(sandbox, 40)
 
 

@@ -82,6 +82,28 @@ def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: b
         assert decide(program, architecture, socket, (family,)) == wanted, family
 
 
+@pytest.mark.parametrize("machine", [0, 1])
+def test_refused_calls_are_told_to_whoever_listens(machine: int) -> None:
+    architecture = (0xC000003E, 0xC00000B7)[machine]
+    plain, telling = (
+        seccomp.build_filter(has_cgroup=True, has_namespaces=True, machine=machine, tells=tells)
+        for tells in (False, True)
+    )
+    names = seccomp.names_of_told(machine)
+    told = set()
+    for number in range(463):
+        for arguments in ((0x10000000, 0x5412), (1, 0)):
+            before = decide(plain, architecture, number, arguments)
+            after = decide(telling, architecture, number, arguments)
+            if after == 0x7FC00000:
+                told.add(names[number][0])
+                assert before == 0x00050000 | names[number][1]
+            else:
+                assert after == before
+    assert {"unshare", "mount", "socket", "ptrace", "clone", "ioctl", "personality"} <= told
+    assert not told & {"io_uring_setup", "clone3"}
+
+
 def test_signals_are_refused_where_landlock_cannot_keep_them_inside() -> None:
     for keeps_signals, expected in ((True, 0x7FFF0000), (False, 0x00050001)):
         program = seccomp.build_filter(

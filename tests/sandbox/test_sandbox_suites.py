@@ -138,6 +138,82 @@ def test_the_candidate_cannot_replace_tests_or_report_for_other_files(sandbox: S
     assert grade.cases[-1].outcome == "wrong" and grade.num_right == 0
 
 
+PYTEST_SUITE = {
+    "tests/conftest.py": b"import pytest\n@pytest.fixture\ndef one(): return 1\n",
+    "tests/test_p.py": b"""
+import pytest
+from pkg.a import inc
+@pytest.mark.parametrize("x", [1, 2])
+def test_inc(x): assert inc(x) == x + 1
+def test_fixture(one, tmp_path): assert inc(one) == 2
+@pytest.mark.skip
+def test_skipped(): pass
+@pytest.mark.xfail
+def test_expected(): assert False
+@pytest.fixture
+def broken():
+    yield
+    raise ValueError("late")
+def test_torn(broken): pass
+class TestIt:
+    def test_raises(self):
+        with pytest.raises(TypeError): inc("x")
+""",
+}
+PYTEST_NAMES = ("test_inc[1]", "test_inc[2]", "test_fixture", "TestIt::test_raises")
+PYTEST_IDS = [f"tests/test_p.py::{name}" for name in PYTEST_NAMES]
+
+
+def test_pytest_suites_count_required_tests_only(each_level: Sandbox) -> None:
+    grade = grade_suite(each_level, FILES, PYTEST_SUITE, PYTEST_IDS, runtime="python-pytest")
+    assert grade.all_right, grade
+    others = [f"tests/test_p.py::{name}" for name in ("test_skipped", "test_expected", "test_torn")]
+    grade = grade_suite(each_level, FILES, PYTEST_SUITE, others, runtime="python-pytest")
+    assert [case.outcome for case in grade.cases] == ["missing", "missing", "error"]
+
+
+_REWRITES = b"""
+import pytest
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    outcome.get_result().outcome = "passed"
+"""
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"conftest.py": _REWRITES},
+        {"tests/unit/conftest.py": _REWRITES, "pkg/conftest.py": _REWRITES},
+        {"pytest.ini": b"[pytest]\naddopts = -p pkg.plugin\n", "pkg/plugin.py": _REWRITES},
+        {"pyproject.toml": b"[tool.pytest.ini_options]\naddopts = '--co'\n"},
+        {
+            "x-1.dist-info/entry_points.txt": b"[pytest11]\nx = pkg.plugin\n",
+            "pkg/plugin.py": _REWRITES,
+        },
+        {"pytest.py": b"def main(*a, **k): pass\n", "unittest.py": b"", "_pytest/__init__.py": b""},
+        {"json.py": b'def dumps(row): return \'["\' + row[0] + \'", "passed", ""]\'\n'},
+    ],
+    ids=lambda extra: next(iter(extra)),
+)
+@pytest.mark.parametrize("runtime", ["python", "python-pytest"])
+def test_what_lies_about_does_not_decide(
+    sandbox: Sandbox, extra: dict[str, bytes], runtime: str
+) -> None:
+    wrong = {**FILES, "pkg/a.py": b"def inc(x): return x\n", **extra}
+    suite, ids = (SUITE, IDS) if runtime == "python" else (PYTEST_SUITE, PYTEST_IDS)
+    grade = grade_suite(sandbox, wrong, suite, ids, runtime=runtime)
+    assert grade.num_right == 0 and grade.score().value == 0.0, grade
+
+
+def test_a_test_file_that_pytest_cannot_read_is_an_error(sandbox: Sandbox) -> None:
+    files = {**FILES, "pkg/a.py": b"def inc(x: return"}
+    grade = grade_suite(sandbox, files, PYTEST_SUITE, PYTEST_IDS, runtime="python-pytest")
+    assert {case.outcome for case in grade.cases} == {"error"} and grade.score().value == 0.0
+    assert "cannot be collected" in grade.cases[0].error
+
+
 def test_suites_and_asserts_are_validated() -> None:
     with pytest.raises(JobError):
         Job("", tests=("assert f",), entry_point="f")

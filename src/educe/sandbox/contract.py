@@ -18,7 +18,9 @@ from educe.core.types import JSON, Fault
 
 MAX_INPUT_BYTES = 64 << 20
 MAX_FILES = 2048
-RUNTIMES = ("python", "python-numpy", "bash", "c", "c++", "node", "executable")
+RUNTIMES = (
+    "python", "python-numpy", "python-pytest", "bash", "c", "c++", "node", "executable",
+)  # fmt: skip
 Network = Literal["none", "loopback"]
 
 
@@ -156,15 +158,16 @@ class Job:
 
     Attributes:
         source: the program's text (written as the runtime's main file).
-        runtime: ``python``, ``python-numpy``, ``bash``, ``c``, ``c++``, ``node`` or ``executable``
-            (then ``argv[0]`` names a program or a file of the job).
+        runtime: ``python``, ``python-numpy``, ``python-pytest``, ``bash``, ``c``, ``c++``, ``node``
+            or ``executable`` (then ``argv[0]`` names a program or a file of the job).
         entry_point: name of a function (or ``Class.method``); makes this a call job, whose results
             are in ``Result.calls``. Python only.
         calls: the calls to make, each in a process of its own forked after the import.
         tests: assert-style test texts, run against stubs of the candidate in a process that the
             candidate cannot read; one entry of ``Result.calls`` each. Python only.
         suite: paths of test files among ``files``, run beside the candidate (in its process!); what
-            happened to each test is in ``Result.tests``. Python only.
+            happened to each test is in ``Result.tests``. Python only: with ``python-pytest`` by
+            pytest, else ``unittest`` classes and plain functions.
         files: relative path to content, put into the work folder first.
         outputs: relative paths to bring back (regular files only, never through a link).
         idempotency_key: a second job with the same key returns the first one's result.
@@ -284,12 +287,19 @@ class SuiteOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: waiting for a slot, preparing the box, processor time and wall time of the job."""
+    """Seconds: waiting for a slot, preparing the box, processor time and wall time of the job.
+
+    ``waited_s``: how long its process that waited longest was ready to run while others ran (looked
+    at every 50 ms, so 0 for short jobs). ``limit_s``: the wall time it was given, which is more
+    than its limit when a busy machine had not let it run the first time.
+    """
 
     queue_s: float = 0.0
     setup_s: float = 0.0
     cpu_s: float = 0.0
     wall_s: float = 0.0
+    waited_s: float = 0.0
+    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +369,8 @@ class Result:
                 "setup_s": self.times.setup_s,
                 "cpu_s": self.times.cpu_s,
                 "wall_s": self.times.wall_s,
+                "waited_s": self.times.waited_s,
+                "limit_s": self.times.limit_s,
             },
             "peak_memory_mb": self.peak_memory_mb,
             "level": self.level.name.lower(),

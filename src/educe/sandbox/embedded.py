@@ -36,7 +36,7 @@ from educe.sandbox.inside.preparation import CONTROL_FD
 from educe.sandbox.inside.root_folder import WORK
 from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
-from educe.sandbox.payload import base_environment, job_payload, limits_of
+from educe.sandbox.payload import base_environment, job_payload, limits_of, preload_name
 
 _START_TIMEOUT_S = 120.0
 ALL_LAYERS = ("landlock", "seccomp", "privileges")
@@ -62,7 +62,6 @@ except OSError:
     if LEVEL > 2: broken.append("proc")
 print("held" if not broken else broken)
 """
-_PRELOAD = {"python-numpy": "numpy"}
 
 
 class EmbeddedBackend:
@@ -175,7 +174,7 @@ class EmbeddedBackend:
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
             "can_change_user": os.geteuid() == 0 and is_open_to_all(system_paths()),
             "sample": _payload(Job("print(sum(range(10)))")),
-            "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+            "niceness": max(0, os.getpriority(os.PRIO_PROCESS, 0)),
             "address": self._name,
             "token": self._token,
             "owner": os.getpid(),
@@ -322,7 +321,7 @@ def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
         "key": job.idempotency_key,
         "limits": limits_of(job),
         "outputs": list(job.outputs),
-        "preload": _PRELOAD.get(job.runtime, ""),
+        "preload": preload_name(job.runtime),
         "loopback": job.network == "loopback",
     }
     return wire.pack(head, _payload(job, CONTROL_FD if op == "session" else 0))
@@ -358,6 +357,8 @@ def to_result(job: Job, facts: dict[str, Any], address: Address) -> Result:
             setup_s=facts.get("setup_s", 0.0),
             cpu_s=facts.get("cpu_s", 0.0),
             wall_s=facts.get("wall_s", 0.0),
+            waited_s=facts.get("waited_s", 0.0),
+            limit_s=facts.get("limit_s", 0.0),
         ),
         peak_memory_mb=facts.get("peak_mb", 0.0),
         outputs=facts.get("outputs", {}),

@@ -372,21 +372,24 @@ def grade_suite(
 ) -> Grade:
     """Run ``unittest`` classes and ``test_*`` functions of test files over a candidate's files.
 
-    The tests overwrite whatever the candidate left under their names, and nothing but a report
-    ``passed`` of every required test id counts: skipped, missing and doubled ones do not. Tests and
-    candidate share a process, so the proof says ``integrity = in_process``.
+    The tests overwrite whatever the candidate left under their names, its ``conftest.py`` files are
+    left out, and nothing but a report ``passed`` of every required test id counts: skipped, missing
+    and doubled ones do not. Tests and candidate share a process, so the proof says ``integrity =
+    in_process``.
 
     Args:
-        required: test ids, ``path::test_name`` or ``path::Class::test_name``.
+        required: test ids, ``path::test_name`` or ``path::Class::test_name``; with the runtime
+            ``python-pytest`` as pytest names them, ``path::test_name[parameters]``.
 
     Raises:
         JobError: when nothing is required or a file's path is not valid.
     """
     if not required:
         raise JobError("grading a suite needs the ids of the required tests")
+    own = {path: text for path, text in files.items() if path.split("/")[-1] != "conftest.py"}
     job = Job(
         runtime=runtime,
-        files={**files, **test_files},
+        files={**own, **test_files},
         suite=tuple(path for path in test_files if path.rpartition("/")[2].startswith("test")),
         limits=limits or Limits(),
     )

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from educe.sandbox.contract import JobError, SandboxError
+from educe.sandbox.contract import RUNTIMES, JobError, SandboxError
 from educe.sandbox.launch import interpreter
-from educe.sandbox.payload import import_paths
+from educe.sandbox.payload import import_paths, library_folders, preload_name, preloads
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
@@ -57,12 +57,12 @@ def mount_point() -> str:
 def runtimes() -> dict[str, dict[str, Any]]:
     """Return preload name to what its zygote imports and must see."""
     runtimes: dict[str, dict[str, Any]] = {"": {"import_paths": [], "preload": [], "readable": []}}
-    with contextlib.suppress(JobError):
-        folder = Path(import_paths("python-numpy")[0])
-        names = [folder / "numpy", folder / "numpy.libs"]
-        runtimes["numpy"] = {
-            "import_paths": [str(folder)],
-            "preload": ["numpy"],
-            "readable": [str(name) for name in names if name.exists()],
-        }
+    for runtime in RUNTIMES:
+        if preload_name(runtime):
+            with contextlib.suppress(JobError):
+                runtimes[preload_name(runtime)] = {
+                    "import_paths": import_paths(runtime),
+                    "preload": preloads(runtime),
+                    "readable": library_folders(runtime),
+                }
     return runtimes

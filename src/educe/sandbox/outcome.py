@@ -217,7 +217,8 @@ def _verdict(
     if ending.late:
         if ending.times.cpu_s >= limits.cpu_s:
             return BoxVerdict.TLE_CPU, f"used more than {limits.cpu_s:g} s of processor time"
-        return BoxVerdict.TLE_WALL, f"did not end within {limits.wall_s:g} s"
+        allowed_s = max(limits.wall_s, ending.times.limit_s)
+        return BoxVerdict.TLE_WALL, f"did not end within {allowed_s:.4g} s"
     if frames.compile_error is not None:
         return BoxVerdict.CE, frames.compile_error
     if frames.memory_error:

@@ -36,19 +36,46 @@ def base_environment(home: str) -> dict[str, str]:
     return {**_ENVIRONMENT, "HOME": home, "TMPDIR": home}
 
 
+# Runtimes with libraries of this host: what is imported before the job, what it is a part of, and
+# folders beside it without a module's name. The first is the zygote's name, too.
+_LIBRARIES: dict[str, tuple[str, ...]] = {
+    "python-numpy": ("numpy",),
+    "python-pytest": ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"),
+}
+_BESIDE = {"python-numpy": ("numpy.libs",)}
+
+
+def preload_name(runtime: str) -> str:
+    """Return the library that a runtime is named after, "" for one without."""
+    return _LIBRARIES.get(runtime, ("",))[0]
+
+
 def import_paths(runtime: str) -> list[str]:
-    """Return folders that a runtime adds to ``sys.path``."""
-    if runtime != "python-numpy":
+    """Return folders that a runtime adds to ``sys.path``.
+
+    Raises:
+        JobError: when its libraries are not installed here.
+    """
+    if runtime not in _LIBRARIES:
         return []
-    spec = importlib.util.find_spec("numpy")
+    name = preload_name(runtime)
+    spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise JobError("runtime 'python-numpy' needs numpy, which is not installed")
+        raise JobError(f"runtime {runtime!r} needs {name}, which is not installed")
     return [str(Path(spec.origin).parent.parent)]
+
+
+def library_folders(runtime: str) -> list[str]:
+    """Return what of those folders a box must be able to read."""
+    (folder,) = import_paths(runtime)
+    names = (*_LIBRARIES[runtime], *_BESIDE.get(runtime, ()))
+    places = [Path(folder) / name for name in names]
+    return [str(place) for place in places if place.exists()]
 
 
 def preloads(runtime: str) -> list[str]:
     """Return modules that a runtime imports before the job."""
-    return ["numpy"] if runtime == "python-numpy" else []
+    return [name for name in _LIBRARIES.get(runtime, ()) if importlib.util.find_spec(name)]
 
 
 def limits_of(job: Job) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from educe.core.types import ToolCall, ToolSpec
 from educe.sandbox.contract import Job, JobError, SandboxError, check_path
+from educe.sandbox.inside.sessions import MAX_STRETCH
 
 _LENGTH = struct.Struct("<I")
 _MAX_ANSWER = 64 << 20
@@ -209,7 +210,7 @@ class Session:
                 raise SandboxError("this session is closed")
             self._connect()
         assert self._sock is not None
-        self._sock.settimeout(wall_s + _GRACE_S)
+        self._sock.settimeout(MAX_STRETCH * wall_s + _GRACE_S)
         data = marshal.dumps(request)
         self._sock.sendall(_LENGTH.pack(len(data)) + data)
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))

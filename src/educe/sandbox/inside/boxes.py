@@ -12,7 +12,7 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any
 
-from educe.sandbox.inside import kernel, process_tree
+from educe.sandbox.inside import kernel, process_tree, refusals
 from educe.sandbox.inside.cgroups import Slot
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from educe.sandbox.inside.supervisor import Client, Supervisor
 
 _MAX_UNREAD = 96 << 20
+# A job was starved when it waited for a processor for more than a tenth of its wall limit and used
+# less than three quarters of a processor: waiting beside others of its own is its own doing.
+_WAITED_SHARE, _USED_SHARE = 0.1, 0.75
+_MAX_STRETCH, _STRETCH_MARGIN = 8.0, 1.5
+_KILL_NICENESS = -10
 _STREAMS = ("stdout", "stderr", "result")
 # (preload, loopback, disk_mb, num_inodes): what a box is prepared with
 Shape = tuple[str, bool, int, int]
@@ -43,7 +48,8 @@ class Request:
         )
         self.payload = payload
         self.received = time.monotonic()
-        self.attempts = 0
+        self.num_broken = 0  # attempts that lost their box or its zygote
+        self.stretch = 1.0  # of the wall limit, on a machine that let the job wait
 
 
 class Box:
@@ -74,11 +80,13 @@ class Box:
         self.open_streams = {0, 1, 2}
         self.is_prepared = self.is_ready = self.is_watched = self.is_over = False
         self.is_unwanted = False  # whoever asked for the job is gone
-        self.work_fd = -1
+        self.work_fd = self.listener = -1
+        self.refused: list[str] = []  # names of calls that its filter refused
         self.begun = time.monotonic()
         self.setup_s = 0.0
         self.started = 0.0
-        self.cpu_s = 0.0  # of all processes, when last looked at
+        self.cpu_s = self.waited_s = 0.0  # of its processes, when last looked at
+        self.looked_at = self.stalled_s = 0.0
         self._unsent: memoryview | None = None
         self._is_sending = False
         supervisor.watch(control.fileno(), self._control_ready)
@@ -99,7 +107,10 @@ class Box:
             return
         except OSError:
             data, fds = b"", []
-        if fds:
+        if fds and data.startswith(b"R") and not self.is_prepared:
+            self.listener = fds[0]
+            self.supervisor.watch(self.listener, self._refused)
+        elif fds:
             self.work_fd = fds[0]
         if data.startswith(b"R") and not self.is_prepared:
             self.is_prepared = True
@@ -108,6 +119,20 @@ class Box:
         self._close_control()
         if data.startswith(b"E"):
             self.zygote.box_failed(self, data[1:].decode("utf-8", "replace"))
+
+    def _refused(self, events: int) -> None:
+        """The filter refused a call, or nobody is left who could make one."""
+        if events & select.EPOLLIN and len(self.refused) < refusals.MAX_TOLD:
+            with contextlib.suppress(OSError):
+                self.refused.append(refusals.answer(self.listener))
+        else:
+            self._close_listener()
+
+    def _close_listener(self) -> None:
+        if self.listener >= 0:
+            self.supervisor.forget(self.listener)
+            os.close(self.listener)
+            self.listener = -1
 
     def armed(self, pid: int, kill_fd: int, pid_fd: int) -> None:
         """The zygote forked the box: from now on it can be killed."""
@@ -167,7 +192,6 @@ class Box:
         """
         limits = request.limits
         self.request = request
-        request.attempts += 1
         self.caps = [limits["stdout_bytes"], limits["stderr_bytes"], limits["result_bytes"] * 2]
         self.caps[2] += 1 << 16
         if self.slot is not None:
@@ -250,36 +274,84 @@ class Box:
 
     def kill(self) -> None:
         """End every process of the box, at once."""
-        if self.kill_fd >= 0:
-            # A process that ended may have left its number to a stranger.
-            if not self.zygote.has_namespaces and not self._is_empty():
-                with contextlib.suppress(OSError):
-                    os.killpg(self.pid, signal.SIGKILL)
-            kernel.send_signal(self.kill_fd, signal.SIGKILL)
+        if self.kill_fd < 0:
+            return
+        # A process that ended may have left its number to a stranger.
+        if not self.zygote.has_namespaces and not self._is_empty():
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+        kernel.send_signal(self.kill_fd, signal.SIGKILL)
+        if self.started and self.zygote.has_namespaces:
+            self._hurry_the_dying()
+
+    def _hurry_the_dying(self) -> None:
+        """Signal the processes of a box that is being killed one by one, and let them go first.
+
+        The first process of their namespace ends them anyway. On a busy machine that takes until it
+        has a processor, and dying takes each of them until it has one: the kernel puts them behind
+        whoever keeps the machine busy. Numbers are read and used at once, and a box has too few
+        processes to have them all handed out anew in between.
+        """
+        if self.slot is not None and self.slot.kill():
+            return
+        for pid in self._members():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.setpriority(os.PRIO_PROCESS, pid, _KILL_NICENESS)
 
     def check_usage(self) -> None:
         """End a job whose processes together used too much."""
         assert self.request is not None
         limits = self.request.limits
+        used = process_tree.usage(
+            self._members(),
+            with_memory=self.slot is None,
+            niceness=self.supervisor.config["niceness"],
+        )
         counted = self.slot.cpu_s() if self.slot is not None else None
-        used_mb, cpu_s = (0.0, counted) if counted else process_tree.usage(self._members())
-        if self.slot is not None:
-            used_mb = 0.0  # the kernel sees to it
-        else:
-            self.facts["peak_mb"] = max(used_mb, self.facts.get("peak_mb", 0.0))
+        if self.slot is None:  # else the kernel sees to it
+            self.facts["peak_mb"] = max(used.memory_mb, self.facts.get("peak_mb", 0.0))
+        cpu_s, now = used.cpu_s if counted is None else counted, time.monotonic()
+        # The kernel counts a wait when it is over: until then it is seen between two looks.
+        if used.is_ready and cpu_s <= self.cpu_s and self.looked_at:
+            self.stalled_s += now - self.looked_at
+        self.looked_at = now
         self.cpu_s = max(self.cpu_s, cpu_s)
-        if used_mb > limits["memory_mb"]:
+        self.waited_s = max(self.waited_s, used.waited_s, self.stalled_s)
+        if used.memory_mb > limits["memory_mb"]:
             self.facts["oom"] = True
             self.kill()
-        elif cpu_s > limits["cpu_s"] and not self.request.is_session:
+        elif self.cpu_s > limits["cpu_s"] and not self.request.is_session:
             self.facts["cpu_late"] = True
             self.kill()
 
     def _members(self) -> list[int]:
         if not self.zygote.has_namespaces:
             return process_tree.group_members(self.pid)
+        if self.slot is not None:
+            return self.slot.members()
         roots = [process_tree.pid_of(self.kill_fd), process_tree.pid_of(self.pid_fd)]
         return process_tree.descendants(roots)
+
+    @property
+    def limit_s(self) -> float:
+        """Wall seconds that this attempt is given."""
+        assert self.request is not None
+        return float(self.request.limits["wall_s"] * self.request.stretch)
+
+    def was_starved(self) -> bool:
+        """Return whether a late job is late because the machine gave its processors to others."""
+        assert self.request is not None
+        if not self.facts.get("late") or self.cpu_s >= _USED_SHARE * self.limit_s:
+            return False
+        had_s = self.limit_s - self.waited_s
+        wall_s: float = self.request.limits["wall_s"]
+        return had_s < (1.0 - _WAITED_SHARE) * wall_s
+
+    def stretch(self) -> float:
+        """Return by how much the wall limit is to be longer, for the job to have what it says."""
+        share = max(1e-3, 1.0 - self.waited_s / self.limit_s)
+        return min(_MAX_STRETCH, _STRETCH_MARGIN / share)
 
     # ---- the end ----
 
@@ -290,11 +362,14 @@ class Box:
         if self.request is not None and not self.has_seen_job():
             self.zygote.box_failed(self, "it died while it was prepared")
             return
+        flags = [f"blocked:{name}" for name in dict.fromkeys(self.refused)]
         if orphans and status >= 0:
-            self.facts["flags"] = ["killed_descendants"]
+            flags.append("killed_descendants")
+        if flags:
+            self.facts["flags"] = flags
         self.exit_status = status
         self.facts["wall_s"] = time.monotonic() - self.started
-        self.facts["cpu_s"] = max(cpu_s, self.cpu_s)
+        self.facts["cpu_s"] = self.cpu_s = max(cpu_s, self.cpu_s)
         self.facts["peak_mb"] = max(peak_kb / 1024, self.facts.get("peak_mb", 0.0))
         if self.request is None:
             self.supervisor.nursery.lost(self)
@@ -346,6 +421,7 @@ class Box:
         facts["stdout"], facts["stderr"], facts["channel"] = (bytes(kept) for kept in self.kept)
         facts["queue_s"] = self.started - request.received
         facts["setup_s"] = self.setup_s
+        facts["waited_s"], facts["limit_s"] = self.waited_s, self.limit_s
         if self.slot is not None:
             with contextlib.suppress(OSError, ValueError):
                 facts["cpu_s"] = max(self.slot.cpu_s() or 0.0, facts.get("cpu_s", 0.0))
@@ -385,6 +461,7 @@ class Box:
     def close(self) -> None:
         """Release every descriptor and the folder."""
         self._close_control()
+        self._close_listener()
         for index in sorted(self.open_streams):
             self._close_stream(index)
         for fd in (self.kill_fd, self.pid_fd, self.work_fd):

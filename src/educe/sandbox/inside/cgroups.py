@@ -79,9 +79,19 @@ class Slot:
         """Return the most memory used at once (0 where the kernel does not say)."""
         return int(os.pread(self._peak, 64, 0)) / (1 << 20) if self._peak >= 0 else 0.0
 
-    def num_alive(self) -> int:
-        """Return the number of processes and threads inside."""
-        return int(_read(f"{self.folders['pids']}/pids.current"))
+    def members(self) -> list[int]:
+        """Return the processes inside."""
+        return [int(pid) for pid in _read(f"{self.folders['pids']}/cgroup.procs").split()]
+
+    def kill(self) -> bool:
+        """Kill every process inside; False where the kernel cannot do it at one go."""
+        if self.version != 2:
+            return False
+        try:
+            _write(f"{self.folders['pids']}/cgroup.kill", "1")
+        except OSError:
+            return False  # before Linux 5.14
+        return True
 
     def close(self) -> None:
         """Close its files."""

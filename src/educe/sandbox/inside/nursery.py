@@ -64,6 +64,7 @@ class Zygote:
             "layers": config["layers"],
             "can_change_user": config["can_change_user"],
             "sample": config["sample"],
+            "niceness": config["niceness"],
         }
         try:
             self.control.settimeout(_START_TIMEOUT_S)
@@ -193,7 +194,7 @@ def _become_zygote(nursery: Nursery, control: socket.socket, uid: int, gid: int)
         os.dup2(null, fd)
     os.dup2(control.fileno(), 3)
     kernel.close_from(4)
-    os.setpriority(os.PRIO_PROCESS, 0, max(0, nursery.config["niceness"]))
+    os.setpriority(os.PRIO_PROCESS, 0, nursery.config["niceness"])
     kernel.fix_addresses()
     command = nursery.config["zygote_command"]
     os.execve(command[0], command, nursery.config["environment"])

@@ -63,6 +63,7 @@ class Preparation:
         mode: ``root``, ``user`` or ``confined``.
         layers: what is switched on (see ``embedded.ALL_LAYERS``).
         system: paths of the host that a confined box may read.
+        schedule: how the kernel is to schedule a box (``sched_attr``); empty: as the zygote.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class Preparation:
         can_change_user: bool,
         system: list[str],
         seccomp: Filter,
+        schedule: bytes,
     ) -> None:
         self.mode, self.layers, self.system = mode, layers, system
         self.can_change_user = can_change_user
         self.seccomp = seccomp
+        self.schedule = schedule
         self.landlock = landlock.abi_version() if "landlock" in layers else 0
         self.rulesets: dict[bool, int] = {}
         self._known: dict[tuple[int, ...], Prepared] = {}
@@ -113,6 +116,7 @@ class Preparation:
         ruleset = self.rulesets.get(order.loopback, -1)
         prepared = Prepared(order.loopback)
         first, rest = prepared.first, prepared.rest
+        self._be_ordinary(first)
         groups = [first.write(fd, b"0") for fd in order.cgroup_entries]
         prepared.takers = [*_place_descriptors(first, order.fds, ruleset), *groups]
         self._mount(first, order)
@@ -125,8 +129,17 @@ class Preparation:
             rest.add("close", ruleset)
         if "seccomp" in self.layers:
             self.seccomp.add_to(rest)
-        rest.write(CONTROL_FD, b"R")
+        if "seccomp" in self.layers and self.seccomp.tells:
+            # The listener has the lowest free number: everything behind the channels is closed.
+            rest.send_descriptor(CONTROL_FD, b"R", FIRST_FREE_FD)
+            rest.add("close", FIRST_FREE_FD)
+        else:
+            rest.write(CONTROL_FD, b"R")
         return prepared
+
+    def _be_ordinary(self, steps: Steps) -> None:
+        if self.schedule:
+            steps.add("sched_setattr", 0, self.schedule, 0)
 
     def _mount(self, steps: Steps, order: Order) -> None:
         owner = 0 if self.mode == "user" else order.uid
@@ -162,6 +175,7 @@ class Preparation:
         for fd in order.cgroup_entries:
             os.write(fd, b"0")
         steps = Steps()
+        self._be_ordinary(steps)
         _place_descriptors(steps, order.fds, -1)
         steps.run()
         os.setsid()
@@ -184,9 +198,14 @@ class Preparation:
         if ruleset >= 0:
             landlock.restrict(ruleset)
             os.close(ruleset)
-        if "seccomp" in self.layers:
-            self.seccomp.install()
-        os.write(CONTROL_FD, b"R")
+        listener = self.seccomp.install() if "seccomp" in self.layers else 0
+        ready = Steps()
+        if listener:
+            ready.send_descriptor(CONTROL_FD, b"R", listener)
+            ready.add("close", listener)
+        else:
+            ready.write(CONTROL_FD, b"R")
+        ready.run()
 
     def _confined_ruleset(self, folder: str) -> int:
         if not self.landlock:

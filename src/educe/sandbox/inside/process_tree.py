@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
+_LOOK_S = 0.05
 
 
 def pid_of(pidfd: int) -> int:
@@ -28,8 +31,8 @@ def descendants(roots: list[int]) -> list[int]:
         found.append(pid)
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):
-                with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as f:
-                    waiting += [int(child) for child in f.read().split()]
+                children = _read(f"/proc/{pid}/task/{task}/children")
+                waiting += [int(child) for child in children.split()]
     return found
 
 
@@ -66,18 +69,76 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
-def usage(pids: list[int]) -> tuple[float, float]:
-    """Return (private resident MiB, processor seconds) of processes and their dead children."""
-    pages = ticks = 0
+class Usage(NamedTuple):
+    """What processes use together.
+
+    Attributes:
+        memory_mb: private and resident.
+        cpu_s: dead children's included.
+        waited_s: the longest that one of them was ready to run while neither it nor another ran.
+        is_ready: whether one is ready to run, or runs.
+    """
+
+    memory_mb: float
+    cpu_s: float
+    waited_s: float
+    is_ready: bool
+
+
+def usage(pids: list[int], *, with_memory: bool = True, niceness: int = 0) -> Usage:
+    """Return what processes use together.
+
+    Only processes of ordinary policy and the given niceness count as waiting or ready: one that
+    stepped back by itself waits because it wants to.
+    """
+    pages = ticks = longest_ns = all_ns = 0
+    is_ready = False
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{pid}/statm") as file:
-                fields = file.read().split()
-            pages += int(fields[1]) - int(fields[2])
-            with open(f"/proc/{pid}/stat", "rb") as stat:
-                numbers = stat.read().rpartition(b")")[2].split()
-            ticks += sum(int(number) for number in numbers[11:15])
-    return pages * _PAGE / (1 << 20), ticks / _TICK
+        with contextlib.suppress(ValueError, IndexError):
+            if with_memory:
+                fields = _read(f"/proc/{pid}/statm").split()
+                pages += int(fields[1]) - int(fields[2])
+            about = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            ticks += sum(int(number) for number in about[11:15])
+            ran_ns, waited_ns = (int(n) for n in _read(f"/proc/{pid}/schedstat").split()[:2])
+            all_ns += ran_ns
+            if int(about[16]) <= niceness and about[38] == b"0":
+                # What others of the job ran in the meantime is taken off below.
+                longest_ns = max(longest_ns, waited_ns + ran_ns)
+                is_ready = is_ready or about[0] == b"R"
+    waited_s = max(0, longest_ns - all_ns) * 1e-9
+    return Usage(pages * _PAGE / (1 << 20), ticks / _TICK, waited_s, is_ready)
+
+
+def longest_wait_s(pids: list[int]) -> float:
+    """Return how long the process that waited longest was ready to run and did not.
+
+    0 where the kernel does not say (it needs ``CONFIG_SCHED_INFO``), or ``/proc`` is closed.
+    """
+    return max((waited for _, waited in map(_schedule, pids)), default=0.0)
+
+
+def is_kept_waiting(pids: list[int], pause: Callable[[float], object]) -> bool:
+    """Return whether a process is ready to run right now, and none gets on.
+
+    The kernel counts a wait when it is over; one that lasts is seen by looking twice.
+    """
+    before = sum(ran for ran, _ in map(_schedule, pids))
+    if not any(map(_is_ready, pids)):
+        return False
+    pause(_LOOK_S)
+    ran = sum(ran for ran, _ in map(_schedule, pids)) - before
+    return ran < _LOOK_S / 2 and any(map(_is_ready, pids))
+
+
+def _schedule(pid: int) -> tuple[float, float]:
+    """Return the seconds that a process ran, and waited to run."""
+    fields = _read(f"/proc/{pid}/schedstat").split()
+    return (int(fields[0]) * 1e-9, int(fields[1]) * 1e-9) if len(fields) > 1 else (0.0, 0.0)
+
+
+def _is_ready(pid: int) -> bool:
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2][:2] == b" R"
 
 
 def num_tasks(uid: int) -> int:

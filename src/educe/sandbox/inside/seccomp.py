@@ -22,11 +22,11 @@ _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_ABOVE, _JUMP_BITS, _RETURN = (
     0x06,
 )
 _JUMP = 0x05
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOW, _ERRNO, _KILL, _TELL = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
 _EPERM = _ERRNO | errno.EPERM
 _ARCHITECTURES = (0xC000003E, 0xC00000B7)
 _NEWEST_KNOWN = 462  # mseal, Linux 6.10
-_SET_MODE_FILTER = 1
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 _AF_ALLOWED = (1, 2, 10)  # unix, inet, inet6: an empty network namespace is behind them
 _NAMESPACE_FLAGS = 0x7E020080
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
@@ -135,6 +135,8 @@ _CLONE, _CLONE3, _SOCKET, _IOCTL, _PERSONALITY = (
     (16, 29),
     (135, 92),
 )
+# Refused without a word: runtimes try these by themselves and do without.
+_QUIET = ("io_uring_setup", "io_uring_enter", "io_uring_register", "mbind", "set_mempolicy")
 
 
 def build_filter(
@@ -142,6 +144,7 @@ def build_filter(
     has_cgroup: bool,
     has_namespaces: bool,
     keeps_signals: bool = True,
+    tells: bool = False,
     machine: int = kernel.MACHINE,
 ) -> bytes:
     """Return the filter program as packed ``sock_filter`` instructions.
@@ -151,6 +154,7 @@ def build_filter(
         has_namespaces: whether processes and networks are the job's own; without them sockets and
             new process groups are refused as well.
         keeps_signals: whether something else keeps the job's signals inside.
+        tells: whether somebody answers refused calls, and so hears of them (see ``refusals``).
         machine: 0 for x86-64, 1 for arm64.
     """
     denied = dict(DENIED)
@@ -160,16 +164,20 @@ def build_filter(
         denied |= GROUP_ESCAPES
         if not keeps_signals:
             denied |= SIGNALS
-    refused = {pair[machine]: [(_RETURN, 0, 0, _EPERM)] for pair in denied.values()}
-    refused.pop(None, None)
-    bodies: dict[int, list[Instruction]] = {n: b for n, b in refused.items() if n is not None}
+    told = (_RETURN, 0, 0, _TELL)
+    refuse = told if tells else (_RETURN, 0, 0, _EPERM)
+    bodies: dict[int, list[Instruction]] = {}
+    for name, pair in denied.items():
+        call = pair[machine]
+        if call is not None:
+            is_quiet = name in _QUIET or name not in DENIED
+            bodies[call] = [(_RETURN, 0, 0, _EPERM) if is_quiet else refuse]
     # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
     bodies[_CLONE3[machine]] = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    refuse = (_RETURN, 0, 0, _EPERM)
     bodies[_CLONE[machine]] = _argument(0, [(_JUMP_BITS, 0, 1, _NAMESPACE_FLAGS), refuse])
     families = _AF_ALLOWED if has_namespaces else ()
     checks = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
-    checks.append((_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
+    checks.append(told if tells else (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
     bodies[_SOCKET[machine]] = _argument(0, checks)
     terminal = [(_JUMP_EQUAL, 1, 0, _TIOCSTI), (_JUMP_EQUAL, 0, 1, _TIOCLINUX), refuse]
     bodies[_IOCTL[machine]] = _argument(1, terminal)
@@ -211,18 +219,32 @@ def _search(bodies: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
     return [(_JUMP_ABOVE, 0, 1, bodies[middle][0]), hop, *low, *high]
 
 
-class Filter:
-    """A program ready to be installed: everything is laid out before the fork."""
+def names_of_told(machine: int = kernel.MACHINE) -> dict[int, tuple[str, int]]:
+    """Return a refused call's number to its name and the error it is answered with."""
+    names = {pair[machine]: (name, errno.EPERM) for name, pair in DENIED.items()}
+    for name, pair in (("clone", _CLONE), ("ioctl", _IOCTL), ("personality", _PERSONALITY)):
+        names[pair[machine]] = (name, errno.EPERM)
+    names[_SOCKET[machine]] = ("socket", errno.EAFNOSUPPORT)
+    return {number: told for number, told in names.items() if number is not None}
 
-    def __init__(self, program: bytes) -> None:
+
+class Filter:
+    """A program ready to be installed: everything is laid out before the fork.
+
+    With ``tells`` installing it gives a descriptor, on which refused calls are told and answered.
+    """
+
+    def __init__(self, program: bytes, *, tells: bool = False) -> None:
         self._buffer = ctypes.create_string_buffer(program, len(program))
         address = ctypes.addressof(self._buffer)
         self._header = struct.pack("<HxxxxxxQ", len(program) // 8, address)
+        self.tells = tells
+        self._flags = _NEW_LISTENER if tells else 0
 
-    def install(self) -> None:
+    def install(self) -> int:
         """Install it for this process and all it starts; needs ``no_new_privs``."""
-        kernel.call("seccomp", _SET_MODE_FILTER, 0, self._header)
+        return kernel.call("seccomp", _SET_MODE_FILTER, self._flags, self._header)
 
     def add_to(self, steps: Steps) -> None:
         """Let a list of system calls install it."""
-        steps.add("seccomp", _SET_MODE_FILTER, 0, self._header)
+        steps.add("seccomp", _SET_MODE_FILTER, self._flags, self._header)

@@ -11,6 +11,8 @@ import array
 import ctypes
 import functools
 import os
+import socket
+import struct
 from typing import Any
 
 from educe.sandbox.inside import kernel
@@ -82,6 +84,15 @@ class Steps:
         self.add("openat", _CWD, path, os.O_WRONLY | os.O_CLOEXEC, 0)
         self.write(fd, text.encode())
         self.add("close", fd)
+
+    def send_descriptor(self, sock: int, data: bytes, fd: int) -> None:
+        """Append: send a few bytes and a descriptor over a socket."""
+        part = struct.pack("<QQ", self._number(data), len(data))
+        rights = struct.pack("<Qiiixxxx", 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, fd)
+        message = struct.pack(
+            "<QIxxxxQQQQIxxxx", 0, 0, self._number(part), 1, self._number(rights), 24, 0
+        )
+        self.add("sendmsg", sock, message, 0)
 
     def run(self) -> None:
         """Make all calls in order.

@@ -1,4 +1,5 @@
-"""Test files run beside the candidate: ``unittest`` classes and plain ``test_*`` functions.
+"""Test files run beside the candidate: ``unittest`` classes and plain ``test_*`` functions, or
+whatever pytest makes of them where it is there.
 
 Tests share a process with the code they test, so the candidate can reach them: graders call this
 ``integrity = in_process`` and training on it must be opted in to. What can be kept out is kept out:
@@ -64,6 +65,11 @@ class _Recorder(unittest.TestResult):
         return self._names.get(whole, str(whole))
 
 
+def _see_the_checkout(path: str) -> None:
+    """Let modules of the checkout be imported: only now, when those that run tests are loaded."""
+    sys.path[:0] = [os.path.join(os.getcwd(), os.path.dirname(path)), os.getcwd()]
+
+
 def run_file(path: str, descriptor: int) -> NoReturn:
     """Import one test file and run what it holds; reports are JSON lines on a descriptor."""
 
@@ -72,7 +78,7 @@ def run_file(path: str, descriptor: int) -> NoReturn:
         _write(descriptor, line.encode())
 
     try:
-        sys.path.insert(0, os.path.join(os.getcwd(), os.path.dirname(path)))
+        _see_the_checkout(path)
         module = importlib.import_module(os.path.splitext(os.path.basename(path))[0])
     except BaseException as error:
         report("", "error", f"cannot be imported: {type(error).__name__}: {error}")
@@ -93,6 +99,58 @@ def run_file(path: str, descriptor: int) -> NoReturn:
             _run_class(name, thing, report)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    os._exit(0)
+
+
+# Nothing that lies about in the checkout decides how its tests are run.
+_PYTEST_OPTIONS = (
+    "-c", os.devnull, "-s", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:faulthandler",
+)  # fmt: skip
+
+
+class _PytestReports:
+    """Tells one outcome for each test: passed when its call, set-up and tear-down all did."""
+
+    def __init__(self, path: str, report: Report) -> None:
+        self._path, self._report = path, report
+        self._outcomes: dict[str, tuple[str, str]] = {}
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._report("", "error", f"cannot be collected: {report.longrepr}")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        how, known = "passed", self._outcomes.get(report.nodeid, ("", ""))
+        if report.failed:
+            how = "failed" if report.when == "call" else "error"
+        elif report.skipped or hasattr(report, "wasxfail"):
+            how = "skipped"
+        elif report.when != "call":
+            return  # a set-up that went well is no result
+        if known[0] in ("", "passed"):
+            self._outcomes[report.nodeid] = (how, str(report.longrepr or ""))
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        how, text = self._outcomes.pop(nodeid, ("error", "it gave no result"))
+        self._report(nodeid.removeprefix(f"{self._path}::"), how, text[-1000:])
+
+
+def run_with_pytest(path: str, descriptor: int) -> NoReturn:
+    """Let pytest run one test file; reports as :func:`run_file` makes them."""
+
+    def report(name: str, how: str, text: str) -> None:
+        line = json.dumps([f"{path}::{name}", how, text[:1000]]) + "\n"
+        _write(descriptor, line.encode())
+
+    try:
+        import pytest
+
+        _see_the_checkout(path)
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        where = ("--rootdir", os.getcwd())
+        pytest.main([*_PYTEST_OPTIONS, *where, path], plugins=[_PytestReports(path, report)])
+    except BaseException as error:
+        report("", "error", f"pytest broke off: {type(error).__name__}: {error}")
     os._exit(0)
 
 

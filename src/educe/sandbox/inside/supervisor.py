@@ -23,7 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import cgroups, wire
+from educe.sandbox.inside import cgroups, kernel, wire
 from educe.sandbox.inside.boxes import Box, Request, Shape
 from educe.sandbox.inside.nursery import Nursery, ZygoteFailed
 
@@ -318,14 +318,13 @@ class Supervisor:
         self.restock_at = box.started + _LAZY_S
         self.after(_LAZY_S, box.watch_pipes)
         number = box.id
-        self.after(request.limits["wall_s"], lambda: self._deadline(number))
+        self.after(box.limit_s, lambda: self._deadline(number))
 
     def take_back(self, box: Box) -> None:
         """A job's box could not be prepared: the job is the next one again."""
         request = box.request
         assert request is not None
         del self.running[box.id]
-        request.attempts -= 1
         self.queue.appendleft(request)
 
     def _deadline(self, number: int) -> None:
@@ -355,16 +354,34 @@ class Supervisor:
         self.num_finished += 1
         request = box.request
         assert request is not None
-        if box.facts.get("broken") and request.attempts < 2:
+        if self._goes_again(box, request):
             self.queue.appendleft(request)
             return
-        if box.facts.get("broken"):
-            box.facts["broke_twice"] = True
         waiting = self.waiting.pop(request.key, None) if request.key else None
         for client, number in waiting or [(request.client, request.id)]:
             self.reply(client, wire.pack({**box.facts, "id": number}))
         if waiting and not box.facts.get("broken"):
             self._keep_result(request.key, marshal.dumps(box.facts))
+
+    def _goes_again(self, box: Box, request: Request) -> bool:
+        """Return whether a job gets another attempt for what was not its doing; once for each."""
+        if box.is_unwanted:
+            return False
+        if box.facts.get("broken"):
+            request.num_broken += 1
+            box.facts["broke_twice"] = request.num_broken > 1
+            return request.num_broken == 1
+        if box.was_starved():
+            if request.stretch == 1.0:
+                request.stretch = box.stretch()
+                return True
+            box.facts["broken"] = (
+                f"the machine was too busy to judge it: in {box.limit_s:.1f} s the job waited "
+                f"{box.waited_s:.1f} s for a processor"
+            )
+        if request.stretch > 1.0:
+            box.facts["flags"] = [*box.facts.get("flags", ()), "retried:starved"]
+        return False
 
     def _keep_result(self, key: str, data: bytes) -> None:
         """Remember what a key's job gave, as long as there is room."""
@@ -397,10 +414,9 @@ def main() -> NoReturn:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with contextlib.suppress(OSError):
-        # It works little and keeps the deadlines: a busy machine must not make it late.
-        os.setpriority(os.PRIO_PROCESS, 0, -5)
     config = marshal.loads(lifeline.recv(1 << 16))
+    # It works little and keeps the deadlines: a busy machine must not make it late.
+    kernel.be_prompt(config["niceness"])
     supervisor = Supervisor(config, lifeline)
     answer = supervisor.start()
     lifeline.send(marshal.dumps(answer))

@@ -25,7 +25,16 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from educe.sandbox.inside import kernel, landlock, process_tree, rlimits, runner, seccomp, warmth
+from educe.sandbox.inside import (
+    kernel,
+    landlock,
+    process_tree,
+    refusals,
+    rlimits,
+    runner,
+    seccomp,
+    warmth,
+)
 from educe.sandbox.inside.preparation import (
     CONTROL_FD,
     ORDER_BYTES,
@@ -84,18 +93,25 @@ class Zygote:
         self.has_cgroup: bool = config["has_cgroup"]
         layers = frozenset(config["layers"])
         self.landlock = landlock.abi_version() if "landlock" in layers else 0
+        tells = "seccomp" in layers and refusals.can_tell()
         program = seccomp.build_filter(
             has_cgroup=self.has_cgroup,
             has_namespaces=self.has_namespaces,
             keeps_signals=self.landlock >= 6,
+            tells=tells,
         )
+        # It works little and reports who ended; the first processes of boxes, which end all others,
+        # inherit that. What runs in a box is as ordinary as its owner.
+        hurries = kernel.be_prompt(config["niceness"])
+        schedule = kernel.schedule_attributes(config["niceness"]) if hurries else b""
         self.preparation = Preparation(
             config["mode"],
             layers,
             has_cgroup=self.has_cgroup,
             can_change_user=config["can_change_user"],
             system=config["system"],
-            seccomp=seccomp.Filter(program),
+            seccomp=seccomp.Filter(program, tells=tells),
+            schedule=schedule,
         )
         self.warmth: Steps | None = None
         self.idle = kernel.IdleProcesses()
