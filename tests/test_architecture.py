@@ -48,6 +48,7 @@ LAYERS = {
     "baseline": 7.2,
     "stage_suite": 7.25,
     "stage_guard": 7.2,
+    "stage_forgetting": 7.2,
     "stage_eval": 7.3,
     "sources": 7.3,
     "training_stages": 7.35,

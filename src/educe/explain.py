@@ -18,6 +18,7 @@ from educe.core.errors import EduceError
 from educe.core.types import JSON
 from educe.observability.terminal_text import format_count
 from educe.preflight import make_plan
+from educe.preflight.balance import balance_lines
 from educe.preflight.devices import takes_cuda
 from educe.preflight.estimate import estimate_run, gigabytes
 from educe.preflight.plan import (
@@ -40,6 +41,7 @@ def explain(loaded: LoadedRecipe) -> tuple[dict[str, JSON], list[EduceError]]:
         "loss": _losses(plan),
         "batch": _batch(plan),
         "domains": [_domain(plan, name) for name in plan.domains],
+        "balance": balance_lines(plan),
         "settings": dict(_settings(plan)),
         "notes": plan.notes,
         "problems": [str(p) for p in problems],
@@ -185,14 +187,18 @@ def render(told: Mapping[str, Any]) -> str:
         *(_render_loss(loss) for loss in told["loss"]),
         *([_render_batch(told["batch"])] if told["domains"] or not told["problems"] else []),
         _render_domains(told["domains"]) if told["domains"] else "",
+        _render_lines("Balance of domains", told["balance"]),
         _render_amounts("Memory (estimate)", told.get("memory")),
         _render_amounts("Disk (estimate)", told.get("disk")),
         _render_amounts("Temporary files (estimate)", told.get("disk_temporary")),
         _render_settings(told["settings"]),
     ]
-    if told["notes"]:
-        blocks.append("Notes\n" + "\n".join(f"  {note}" for note in told["notes"]))
+    blocks.append(_render_lines("Notes", told["notes"]))
     return "\n\n".join(block for block in blocks if block)
+
+
+def _render_lines(title: str, lines: list[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def _render_head(told: Mapping[str, Any]) -> str:

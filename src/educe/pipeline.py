@@ -303,6 +303,7 @@ class Pipeline:
                 name,
             ),
             stack=self._stack,
+            announce=self.announce,
         )
         self._number_journal()
         stage = STAGES[stage_kind(name)](parts)
@@ -343,10 +344,17 @@ class Pipeline:
         return bool(self.collectives.broadcast(any(reasons)))
 
     def _look(self, stage: TrainingStage, guard: StageGuard) -> None:
-        """Look at the screen tasks, for the guard and for the goal; each once a step."""
+        """Look at screen tasks, for the guard, the goal and what is forgotten; each once a step."""
         if guard.look(self._place.stage_step):
             self._go_on_from_anchor(stage)
         self._look_at_goal(stage)
+        watch, done = stage.forgetting, self._place.stage_step
+        if watch is None or not watch.is_due(done):
+            return
+        finding = watch.look(done)
+        if finding is not None and guard.act(done - 1, [finding]):
+            self._go_on_from_anchor(stage)
+        self._place.loop = stage.progress()
 
     def _look_at_goal(self, stage: TrainingStage) -> None:
         """Measure the goal's domains when it is time to, on rank 0; once a step."""

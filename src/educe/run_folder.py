@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from educe.config.loader import LoadedRecipe
+from educe.config.positions import format_key
 from educe.config.render import diff_recipes
 from educe.config.schema import format_value
 from educe.config.settings import Recipe
@@ -105,7 +106,8 @@ def check_changes(before: Recipe, now: LoadedRecipe, *, stage_index: int) -> Non
     if not problems:
         return
     mode = now.recipe.run.mode
-    free = [*FREE, *(FAST if mode == "fast" else ()), "steps (with a constant schedule)"]
+    fast = (*FAST, "domains (whole ones added or removed)") if mode == "fast" else ()
+    free = [*FREE, *fast, "steps (with a constant schedule)"]
     listed = "\n".join(f"  {p}" for p in problems)
     raise RecipeError(
         f"this run cannot be continued with other settings than it was started with:\n{listed}\n"
@@ -122,8 +124,12 @@ def _contradictions(before: Recipe, now: LoadedRecipe, stage_index: int) -> Iter
     allowed = FREE + (FAST if recipe.run.mode == "fast" else ())
     if before.optimizer.schedule == recipe.optimizer.schedule == "constant":
         allowed += STEPS
+    # A domain that comes or goes is a change of what is sampled next, not of what was done.
+    moved = before.domains.keys() ^ recipe.domains.keys() if recipe.run.mode == "fast" else set()
+    tables = tuple(f"{format_key(('domains', name))}." for name in moved)
     for key, (old, new) in diff_recipes(before, recipe).items():
         is_free = any(fnmatchcase(key, pattern) for pattern in allowed) or _is_same(old, new)
+        is_free = is_free or key.startswith(tables)
         if not is_free and key != "stages" and not _is_to_come(key, before, recipe, stage_index):
             yield _told(now, key, old, new)
 

@@ -73,7 +73,7 @@ class StageGuard:
 
             is_sound = are_finite([p for _, p in self.state.trainable()])
             found = self.watch.observe(values, are_weights_finite=is_sound)
-        is_back = self._act(number, found)
+        is_back = self.act(number, found)
         if is_back:
             self.watch.screened_at = number + 1  # the step that it would judge is gone
         return is_back
@@ -92,10 +92,11 @@ class StageGuard:
         if self.state.collectives.rank == 0:
             found = self._look_at_screen(self.screen, steps_done)
         self.watch.screened_at = steps_done
-        return self._act(steps_done - 1, found)
+        return self.act(steps_done - 1, found)
 
-    def _act(self, number: int, found: list[Finding]) -> bool:
-        """Do, on every rank, what follows from rank 0's findings."""
+    def act(self, number: int, found: list[Finding]) -> bool:
+        """Do, on every rank, what follows from rank 0's findings; return whether the weights were
+        put back."""
         collectives = self.state.collectives
         order = self._order(number, found) if collectives.rank == 0 else None
         order = collectives.broadcast(order)

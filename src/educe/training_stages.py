@@ -19,13 +19,16 @@ from educe.core.types import Split
 from educe.goal import GoalWatch
 from educe.observability.timing import Spans
 from educe.rollout.metering import BatchCosts
-from educe.session import Session, resolved_bundles
+from educe.scheduling.forgetting import watched
+from educe.session import Announce, Session, resolved_bundles
 from educe.sources import LocalSource, RemoteSource
+from educe.stage_forgetting import ForgettingWatch
 
 if TYPE_CHECKING:
     from educe.models.load import LoadedModel
     from educe.models.value_head import ValueHead
     from educe.trainers.reference_policy import ReferencePolicy
+    from educe.trainers.rl import ReinforceLoop
     from educe.trainers.step import TrainerState
 
 
@@ -54,6 +57,7 @@ class StageParts:
     saved: Mapping[str, Any]
     costs: BatchCosts
     stack: ExitStack
+    announce: Announce = print
 
     @property
     def rank(self) -> int:
@@ -78,6 +82,7 @@ class TrainingStage:
         republish: shows weights that were changed from outside to whoever samples.
         is_spent: whether a budget of its own (tokens) is used up.
         goal: what ends the stage early; looked at between steps.
+        forgetting: watches what domains lose; looked at between steps.
         finish: called once after the last step, before the model is saved.
     """
 
@@ -89,6 +94,7 @@ class TrainingStage:
     republish: Callable[[], None] = lambda: None
     is_spent: Callable[[], bool] = lambda: False
     goal: GoalWatch | None = None
+    forgetting: ForgettingWatch | None = None
     finish: Callable[[], None] = field(default=lambda: None)
 
 
@@ -115,13 +121,15 @@ def record_step(parts: StageParts, number: int, result: Any) -> dict[str, float]
 
 def reinforce_stage(parts: StageParts) -> TrainingStage:
     """Return a stage that samples, scores and steps on the domains' own rewards."""
+    from educe.trainers.balance import Balance
     from educe.trainers.mixing import order_of
     from educe.trainers.rl import ReinforceLoop
 
     recipe, session, settings = parts.recipe, parts.session, parts.recipe.rl
     weights = {n: s.weight for n, s in session.domain_settings.items()}
     bundles = resolved_bundles(recipe, session.domain_settings)
-    order = order_of(recipe, session.domains, weights, parts.costs)
+    order = order_of(recipe, session.domains, weights, parts.costs, prompt_lengths(parts))
+    specs = {n: d.spec for n, d in session.domains.items() if weights[n] > 0}
     order.first_index = parts.num_repeats * settings.steps * settings.prompts
     loop = ReinforceLoop(
         state=parts.state,
@@ -139,6 +147,7 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
         reference=reference_policy(parts)
         if any(b.needs_reference for b in bundles.values())
         else None,
+        balance=Balance.of(recipe.balance, recipe.optimizer.back_off, specs, recipe.run.seed),
         version=parts.version,
         name=parts.name,
     )
@@ -149,6 +158,7 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
     goal = GoalWatch(
         recipe.goal, lambda names: screen_scores(session, names, recipe.goal.tasks), parts.name
     )
+    watch = forgetting_watch(parts, loop)
     if parts.saved:
         loop.restore(parts.saved)
         goal.restore(parts.saved.get("goal", []))
@@ -162,13 +172,52 @@ def reinforce_stage(parts: StageParts) -> TrainingStage:
         settings.minutes,
         loop.step,
         version=lambda: loop.version,
-        progress=lambda: {**loop.progress(), "goal": goal.state()},
+        progress=lambda: {
+            **loop.progress(),
+            "goal": goal.state(),
+            "forgetting": {} if watch is None else watch.progress(),
+        },
         republish=republish,
         is_spent=lambda: (
             0 < settings.tokens <= loop.num_completion_tokens or loop.is_far_from_reference
         ),
         goal=goal,
+        forgetting=watch,
     )
+
+
+def prompt_lengths(parts: StageParts) -> dict[str, int]:
+    """Return typical prompt lengths by domain, where the curriculum goes by them."""
+    from educe.trainers.mixing import typical_lengths
+
+    if parts.recipe.curriculum.lengths == "all" or parts.rank != 0:
+        return {}
+    chat = parts.session.chat
+    return typical_lengths(parts.session.domains, lambda t: len(chat.prompt_tokens(t.messages)))
+
+
+def forgetting_watch(parts: StageParts, loop: ReinforceLoop) -> ForgettingWatch | None:
+    """Return what watches a stage's domains, with what its start could do; None when it is off."""
+    settings = parts.recipe.forgetting
+    if not settings.every:
+        return None
+    names = watched(settings.domains, parts.session.domains)
+    loop.rehearsal.strength = settings.strength
+    watch = ForgettingWatch(
+        settings,
+        parts.name,
+        names,
+        parts.session,
+        parts.state,
+        parts.recorder,
+        parts.announce,
+        parts.folder / "forgetting" / f"{parts.name}.json",
+        loop.rehearsal,
+        loop.order.mixture.boost,
+    )
+    watch.restore(parts.saved.get("forgetting", {}))
+    watch.begin(is_fresh=not parts.saved)
+    return watch
 
 
 def reference_policy(parts: StageParts) -> ReferencePolicy:

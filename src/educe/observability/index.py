@@ -66,11 +66,21 @@ FROM stages s
 
 
 def live(table: str, join: str = "") -> str:
-    """Return the FROM and WHERE of the rows of ``metrics`` or ``samples`` (as r) that count."""
+    """Return the FROM and WHERE of the rows of ``metrics`` or ``samples`` (as r) that count.
+
+    What an attempt records of a step before its first (a look that a stop had prevented) adds to
+    what was recorded of it, and replaces nothing.
+    """
+    is_late = (
+        "EXISTS (SELECT 1 FROM declared d WHERE d.attempt = {0}.attempt AND d.stage = {0}.stage "
+        "AND d.step > {0}.step)"
+    )
     return (
         f"{table} r JOIN limits l ON l.attempt = r.attempt AND l.stage = r.stage {join} "
-        "WHERE (l.step_limit IS NULL OR r.step < l.step_limit) AND r.attempt = "
-        f"(SELECT max(x.attempt) FROM {table} x WHERE x.stage = r.stage AND x.step = r.step)"
+        "WHERE (l.step_limit IS NULL OR r.step < l.step_limit) "
+        f"AND ({is_late.format('r')} OR r.attempt = "
+        f"(SELECT max(x.attempt) FROM {table} x WHERE x.stage = r.stage AND x.step = r.step "
+        f"AND NOT {is_late.format('x')}))"
     )
 
 

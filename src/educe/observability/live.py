@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # domain, score now, change since the start, unscored share, all scores
 DomainRow = tuple[str, float, float | None, float | None, list[float]]
 
-_QUIET = ("process_end",)
+_QUIET = ("process_end", "interference", "forgetting_look")
 _WINDOW = 5  # values averaged into "now" and into the start that it is compared with
 
 

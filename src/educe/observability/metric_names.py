@@ -66,6 +66,12 @@ OVERALL = {
     "correction": "mean weight of the proximal/behaviour correction",
     "rejected": "share of tokens that the correction took out of the loss",
     "unscored": "share of samples without a score",
+    "rate_factor": "what the learning rate is multiplied by: the run's by its KL, a domain's by "
+    "its KL and progress",
+    "advantage_factor": "what a domain's advantages are multiplied by",
+    "loss_factor": "what a domain's loss is multiplied by, from measured gradients",
+    "watch_score": "score on the screen tasks of a look of the forgetting guard",
+    "start_kl": "KL of the stage's start to the policy on kept completions, k3, nats a token",
     "skipped": "1 when the step was skipped because of a non-finite gradient",
 }
 

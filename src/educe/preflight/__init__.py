@@ -13,6 +13,7 @@ from educe.config.loader import LoadedRecipe, join_problems
 from educe.config.settings import Recipe
 from educe.core.errors import EduceError, RecipeError
 from educe.preflight import (
+    balance,
     batch,
     credit,
     data,
@@ -42,6 +43,7 @@ _CHECKS: tuple[_Check, ...] = (
     batch.check_goal,
     suites.check_suite,
     mixing.check_mixture,
+    balance.check_balance,
     model.locate_model,
     model.scale_positions,
     stages.check_stages,
@@ -81,6 +83,7 @@ def make_plan(recipe: LoadedRecipe | Recipe) -> tuple[Plan, list[EduceError]]:
     if not problems:
         problems += model.measure_prompts(plan)
     problems += model.check_context(plan)
+    problems += mixing.check_lengths(plan)
     problems += machine.check_resources(plan, estimate_run(plan))
     _note_batches(plan)
     return plan, problems

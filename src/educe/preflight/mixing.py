@@ -16,10 +16,22 @@ def check_mixture(plan: Plan) -> Iterator[EduceError]:
     """Yield problems of the mixture; note what follows from it and set shares by size."""
     if "rl" not in plan.recipe.stages or not plan.domains:
         return
+    yield from _empty(plan)
     yield from _protected(plan)
+    yield from _long(plan)
     yield from _curriculum(plan)
     _set_shares(plan)
     _note(plan)
+
+
+def _empty(plan: Plan) -> Iterator[EduceError]:
+    for domain in plan.domains.values():
+        if domain.spec.num_tasks == 0 and domain.settings.weight > 0:
+            yield plan.error(
+                domain.origin_key,
+                f"{domain.name} has no training tasks. Give it rows (eval_fraction may have taken "
+                f"them all), a weight of 0, or take it out.",
+            )
 
 
 def _protected(plan: Plan) -> Iterator[EduceError]:
@@ -37,6 +49,37 @@ def _protected(plan: Plan) -> Iterator[EduceError]:
                 "mixture.protected",
                 f"{pattern!r} matches no domain of the run.{did_you_mean(pattern, plan.domains)}",
             )
+
+
+def _long(plan: Plan) -> Iterator[EduceError]:
+    settings = plan.recipe.mixture
+    if not settings.long_share:
+        return
+    active = [n for n, d in plan.domains.items() if d.settings.weight > 0]
+    long = [n for n in active if any(fnmatch.fnmatchcase(n, p) for p in settings.long)]
+    if not long or len(long) == len(active):
+        which = "no domain" if not long else "every domain"
+        yield plan.error(
+            "mixture.long_share",
+            f"{which} of the run matches mixture.long ({', '.join(settings.long)}), so there is "
+            f"nothing to share between. Name the domains with long contexts there, or set this to "
+            f"0.",
+        )
+
+
+def check_lengths(plan: Plan) -> Iterator[EduceError]:
+    """Yield a length curriculum that holds nothing back; asked once prompts were measured."""
+    settings = plan.recipe.curriculum
+    if "rl" not in plan.recipe.stages or settings.lengths != "growing":
+        return
+    known = [d.prompt_tokens for d in plan.domains.values() if d.prompt_tokens is not None]
+    if known and len(known) == len(plan.domains) and max(known) <= settings.length_first:
+        yield plan.error(
+            "curriculum.length_first",
+            f"the longest prompt of this run has about {max(known)} tokens, so a limit of "
+            f"{settings.length_first} holds nothing back. Lower it, or set curriculum.lengths to "
+            '"all".',
+        )
 
 
 def _curriculum(plan: Plan) -> Iterator[EduceError]:

@@ -21,6 +21,9 @@ from educe.core.types import Trajectory
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+BESIDE = "(beside the batch)"
+"""Origin of samples that are trained on and have no part in a batch's own figures."""
+
 STREAMS = (
     "advantage",
     "weight",
@@ -33,9 +36,11 @@ STREAMS = (
     "returns",
     "kl_coefficient",
     "entropy_coefficient",
+    "kept_logprobs",
 )
 """What samples may carry: credit and its weight; the distributions (start_logprobs become the
-proximal ones of later updates); what values learn; coefficients that controllers steer."""
+proximal ones of later updates); what values learn; coefficients that controllers steer; what a
+rehearsed completion's log-probabilities were at the stage's start."""
 
 
 @dataclass(slots=True)

@@ -146,6 +146,8 @@ def training_samples(
     bundles: Mapping[str, Bundle],
     max_length: int = 0,
     coefficients: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    by_domain: bool = False,
 ) -> list[TrainingSample]:
     """Return the samples of one optimizer step, with their streams.
 
@@ -156,6 +158,8 @@ def training_samples(
             a domain's gradient does not depend on the limits of its neighbours in the batch.
         coefficients: by bundle name, the streams that controllers steer (``kl_coefficient``,
             ``entropy_coefficient``) and their numbers in this step.
+        by_domain: count denominators over a domain's own tokens instead of its cohort's, so that
+            its share of the loss is its share of the prompts, however long its completions are.
 
     Samples with advantage 0 and no other term of the loss have no gradient; they count in the
     denominators and are left out.
@@ -166,7 +170,7 @@ def training_samples(
         for i, trajectory in enumerate(credit.group.trajectories)
         if credit.in_baseline_G[i] and trajectory.turns
     ]
-    weights = _weights(entries, credits, bundles, max_length)
+    weights = _weights(entries, bundles, max_length, by_domain)
     samples: list[TrainingSample] = []
     for (number, credit, i, trajectory), weight in zip(entries, weights, strict=True):
         bundle = bundles[credit.group.request.domain]
@@ -221,17 +225,22 @@ def _samples(
 
 def _weights(
     entries: Sequence[tuple[int, GroupCredit, int, Trajectory]],
-    credits: Sequence[GroupCredit],
     bundles: Mapping[str, Bundle],
     max_length: int,
+    by_domain: bool,
 ) -> FloatArray:
-    """Return each entry's token weight: its cohort's aggregation times its cohort's share."""
+    """Return each entry's token weight: its cohort's aggregation times its cohort's share.
+
+    A cohort is the domains of one bundle, or each domain for itself.
+    """
     weights = np.zeros(len(entries))
-    cohorts: dict[Bundle, list[int]] = {}
+    cohorts: dict[tuple[Bundle, str], list[int]] = {}
     for position, (_, credit, _, _) in enumerate(entries):
-        cohorts.setdefault(bundles[credit.group.request.domain], []).append(position)
+        domain = credit.group.request.domain
+        cohort = (bundles[domain], domain if by_domain else "")
+        cohorts.setdefault(cohort, []).append(position)
     num_prompts = len({entry[0] for entry in entries})
-    for bundle, rows in cohorts.items():
+    for (bundle, _), rows in cohorts.items():
         prompts = [entries[r][0] for r in rows]
         own = sequence_weights(
             bundle.aggregation,

@@ -22,6 +22,7 @@ from educe.core.types import Group, Split, TaskRequest
 from educe.rollout.buffer import GroupBuffer
 from educe.rollout.ledger import Ledger, Standing
 from educe.rollout.packing import TrainingSample
+from educe.trainers.balance import Balance
 from educe.trainers.batch_credit import CreditStage, value_metrics
 from educe.trainers.coefficients import Coefficients
 from educe.trainers.credit import (
@@ -31,11 +32,13 @@ from educe.trainers.credit import (
     rollout_metrics,
     training_samples,
 )
+from educe.trainers.domain_gradients import GradientProbe
 from educe.trainers.guards import batch_health
 from educe.trainers.idle_steps import reason_without_update
 from educe.trainers.mixing import TaskOrder
 from educe.trainers.optimizers import learning_rate_at
 from educe.trainers.reference_policy import ReferencePolicy
+from educe.trainers.rehearsal import LOSSES, Rehearsal
 from educe.trainers.shaping import RewardShaper
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
 
@@ -70,6 +73,8 @@ class ReinforceLoop:
         algorithm: horizon, refresh and limits of the KL.
         shaping: of domains without a shaping of their own.
         reference: the policy that the KL is measured against, None when no bundle needs one.
+        balance: how much each domain moves the weights.
+        rehearsal: what of the stage's start is trained on besides.
         folder: where batches with a non-finite gradient are kept for inspection.
         version: policy version; counts publishes over the whole run.
         name: of the stage; metrics carry it.
@@ -88,6 +93,8 @@ class ReinforceLoop:
     algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     reference: ReferencePolicy | None = None
+    balance: Balance = field(default_factory=Balance)
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
     version: int = 0
     name: str = "rl"
     ledger: Ledger = field(default_factory=Ledger)
@@ -115,7 +122,7 @@ class ReinforceLoop:
         with self.spans.measure("rollout"):
             groups = self._collect(number)
         with self.spans.measure("credit"):
-            credits = self._credit.credit(groups)
+            credits = self.balance.scaled(self._credit.credit(groups))
         with self.spans.measure("train"):
             results = self._update(number, credits)
         with self.spans.measure("publish"):
@@ -202,22 +209,19 @@ class ReinforceLoop:
 
     def _update(self, number: int, credits: Sequence[GroupCredit]) -> list[StepResult]:
         """Take the batch's optimizer steps, each on its own share of the prompts."""
-        losses = losses_of(self.bundles)
-        steered = self._credit.coefficients.streams()
-        parts = [
-            training_samples(part, self.bundles, coefficients=steered)
-            for part in _cut(credits, self.settings.updates)
-        ]
-        parts = [part for part in parts if part]
-        self._fill_streams(parts)
+        losses = {**losses_of(self.bundles), **LOSSES}
+        parts = self._parts(number, credits)
+        rate = self.balance.rate_factor * learning_rate_at(
+            number, self.settings.learning_rate, self.state.settings, self.settings.steps
+        )
         results: list[StepResult] = []
-        for part in parts * self.settings.epochs:
+        for own, part in parts * self.settings.epochs:
             if results:
                 _measure_from_start(part)
-            rate = learning_rate_at(
-                number, self.settings.learning_rate, self.state.settings, self.settings.steps
-            )
-            result = optimizer_step(self.state, part, losses, rate)
+            probe = self.balance.probe(number, self.state)
+            result = optimizer_step(self.state, part, losses, rate, probe=probe)
+            if probe is not None:
+                self._tell_interference(number, probe, own)
             if result.skipped:
                 self._keep_for_inspection(number, part, result)
             results.append(result)
@@ -225,6 +229,35 @@ class ReinforceLoop:
                 break
         self._steer(number, credits, results)
         return results
+
+    def _parts(
+        self, number: int, credits: Sequence[GroupCredit]
+    ) -> list[tuple[list[GroupCredit], list[TrainingSample]]]:
+        """Return each update's groups and its samples, ready to be trained on; those of none, left
+        out."""
+        steered = self._credit.coefficients.streams()
+        parts = []
+        for own in _cut(credits, self.settings.updates):
+            samples = training_samples(
+                own, self.bundles, coefficients=steered, by_domain=self.balance.splits_denominators
+            )
+            if samples:
+                self.balance.weigh(samples)
+                parts.append((own, samples))
+        self._fill_streams([samples for _, samples in parts])
+        for _, samples in parts:
+            # Behind the last group and sequence, which number the samples of this update.
+            first = 1 + max(max(s.group, s.sequence) for s in samples)
+            samples += self.rehearsal.samples(number, first)
+        return parts
+
+    def _tell_interference(
+        self, number: int, probe: GradientProbe, credits: Sequence[GroupCredit]
+    ) -> None:
+        matrix = self.balance.measured(probe, credits)
+        if matrix is not None:
+            told = {"stage": self.name, "step": number, **matrix.to_json()}
+            self.recorder.record_event("interference", told)
 
     def _fill_streams(self, parts: Sequence[Sequence[TrainingSample]]) -> None:
         """Compute reference and starting log-probabilities where the losses need them.
@@ -270,6 +303,7 @@ class ReinforceLoop:
         self._credit.coefficients.observe(tallies, self.bundles, counts)
         if results:
             self._reference_kl = results[-1].tally.values().get("kl_k3", 0.0)
+        self.balance.observe(tallies, _mean_scores(credits), reference_kl=self._reference_kl)
         every = self.algorithm.kl.refresh_steps
         if self.reference is not None and every and (number + 1) % every == 0:
             self.reference.refresh(self.state)
@@ -309,7 +343,7 @@ class ReinforceLoop:
     ) -> dict[str, float]:
         floors = {name: domain.spec.floor for name, domain in self.domains.items()}
         overall = rollout_metrics(credits, floors) | value_metrics(credits)
-        overall |= self._credit.coefficients.metrics()
+        overall |= self._credit.coefficients.metrics() | self.balance.metrics()
         overall |= batch_health([c.rewards_G for c in credits], [c.advantages_G for c in credits])
         for result in results:
             overall.update(result.tally.values())
@@ -347,16 +381,23 @@ class ReinforceLoop:
             "version": self.version,
             "completion_tokens": self.num_completion_tokens,
             "credit": self._credit.progress(),
+            "balance": self.balance.state(),
+            "rehearsal": self.rehearsal.state(),
             "reference_kl": self._reference_kl,
         }
 
     def restore(self, progress: Mapping[str, Any]) -> None:
         self.ledger = Ledger.from_state(progress["ledger"])
         self.ledger.recover()
+        # A domain may have left the recipe since: what was ordered of it is not run any more.
+        gone = [r.request_id for r in self.ledger.open_requests() if r.domain not in self.domains]
+        self.ledger.mark_dropped(gone, "domain_removed")
         self.order.restore(progress)
         self.version = progress["version"]
         self.num_completion_tokens = progress["completion_tokens"]
         self._credit.restore(progress["credit"])
+        self.balance.restore(progress.get("balance", {}))
+        self.rehearsal.restore(progress.get("rehearsal", {}))
         self._reference_kl = progress["reference_kl"]
         if self.reference is not None:
             self.reference.restore(self.state)
@@ -367,6 +408,15 @@ def _measure_from_start(samples: Sequence[TrainingSample]) -> None:
     for sample in samples:
         if "start_logprobs" in sample.streams:
             sample.streams.setdefault("proximal_logprobs", sample.streams["start_logprobs"])
+
+
+def _mean_scores(credits: Sequence[GroupCredit]) -> dict[str, float | None]:
+    """Return each domain's mean raw score in a batch, None where nothing was scored."""
+    scores: dict[str, list[float]] = {}
+    for credit in credits:
+        known = [r for r in credit.rewards_G[: credit.num_sampled] if r is not None]
+        scores.setdefault(credit.group.request.domain, []).extend(known)
+    return {n: sum(own) / len(own) if own else None for n, own in scores.items()}
 
 
 def _cut(credits: Sequence[GroupCredit], parts: int) -> list[list[GroupCredit]]:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from educe.models.logprobs import TokenLogprobs, token_logprobs
 from educe.models.value_head import ValueHead
 from educe.observability.timing import SILENT, PhaseTimer
 from educe.parallel.collectives import Collectives, SingleProcess, rank_slice
-from educe.rollout.packing import Pack, TrainingSample, pack_samples
+from educe.rollout.packing import BESIDE, Pack, TrainingSample, pack_samples
 from educe.trainers.optimizers import build_optimizer, set_learning_rate
 from educe.trainers.step_limits import StepLimits
 
@@ -94,6 +94,24 @@ class StepResult:
 
 
 Forward = Callable[[LoadedModel, Pack, torch.dtype | None], TokenLogprobs]
+
+
+class Probe(Protocol):
+    """Watches a step's gradient grow, part by part (``domain_gradients.GradientProbe``)."""
+
+    def parts(
+        self, samples: Sequence[TrainingSample], mine: Sequence[TrainingSample]
+    ) -> list[list[TrainingSample]]:
+        """Return this rank's samples in parts, as many on every rank."""
+        ...
+
+    def take(
+        self, part: Sequence[TrainingSample], parameters: Sequence[torch.nn.Parameter]
+    ) -> None:
+        """Take in that ``.grad`` has grown by a part."""
+        ...
+
+    def finish(self, collectives: Collectives) -> None: ...
 
 
 def forward_pack(
@@ -204,16 +222,43 @@ def accumulate_gradients(
     samples: Sequence[TrainingSample],
     losses: Mapping[str, LossFunction],
     forward: Forward = forward_pack,
+    probe: Probe | None = None,
 ) -> Tally:
     """Add the samples' gradients into ``.grad``, pack by pack, and sum them over ranks.
 
-    ``forward`` replaces the model's plain forward (noise, smoothing).
+    ``forward`` replaces the model's plain forward (noise, smoothing); ``probe`` orders the samples
+    in parts and sees the gradient after each.
     """
     tally = Tally()
     mine = rank_slice(samples, state.collectives.rank, state.collectives.world_size)
+    if probe is None:
+        _add_gradients(state, mine, losses, forward, tally)
+    else:
+        parameters = [p for _, p in state.model.trainable()]
+        for part in probe.parts(samples, mine):
+            _add_gradients(state, part, losses, forward, tally)
+            probe.take(part, parameters)
+        probe.finish(state.collectives)
+    state.collectives.sum_gradients(p for _, p in state.trainable())
+    merged = Tally()
+    for told in state.collectives.gather(tally.to_json()):
+        merged.merge(Tally.from_json(told))
+    merged.counts["loss"] = 1.0  # a sum over packs and ranks, not a mean
+    _tell_effective_share(merged)
+    return merged
+
+
+def _add_gradients(
+    state: TrainerState,
+    samples: Sequence[TrainingSample],
+    losses: Mapping[str, LossFunction],
+    forward: Forward,
+    tally: Tally,
+) -> None:
+    """Add the gradients of this rank's samples into ``.grad``, and what they say into the tally."""
     timeline = state.timeline
-    with timeline.measure("packing", len(mine)):
-        packs = pack_samples(mine, state.settings.micro_batch_tokens)
+    with timeline.measure("packing", len(samples)):
+        packs = pack_samples(samples, state.settings.micro_batch_tokens)
     for pack in packs:
         with timeline.measure("forward", pack.num_tokens):
             outputs, values = forward_with_values(state, pack, forward)
@@ -223,13 +268,6 @@ def accumulate_gradients(
         with timeline.measure("diagnostics", pack.num_tokens):
             _measure(tally, pack, outputs, loss, streams)
         tally.mean("loss", float(total.detach()), 0.0)
-    state.collectives.sum_gradients(p for _, p in state.trainable())
-    merged = Tally()
-    for part in state.collectives.gather(tally.to_json()):
-        merged.merge(Tally.from_json(part))
-    merged.counts["loss"] = 1.0  # a sum over packs and ranks, not a mean
-    _tell_effective_share(merged)
-    return merged
 
 
 def _tell_effective_share(tally: Tally) -> None:
@@ -248,11 +286,12 @@ def optimizer_step(
     losses: Mapping[str, LossFunction],
     learning_rate: float,
     forward: Forward = forward_pack,
+    probe: Probe | None = None,
 ) -> StepResult:
     """Take one step on the samples. A non-finite gradient changes nothing and says so."""
     begin = time.perf_counter()
     state.optimizer.zero_grad(set_to_none=True)
-    tally = accumulate_gradients(state, samples, losses, forward)
+    tally = accumulate_gradients(state, samples, losses, forward, probe)
     with state.timeline.measure("optimizer"):
         norm, skipped = _apply(state, tally, learning_rate)
     state.step += 1
@@ -306,13 +345,12 @@ def _measure(
     ratio = loss.diagnostics.get("ratio")
     origins = [s.origin for s, _ in pack.rows]
     sequence = torch.as_tensor(pack.sequence_N, device=policy.device)
-    names: list[Any] = ["", *dict.fromkeys(o for o in origins if o)]
+    names: list[Any] = ["", *dict.fromkeys(o for o in origins if o and o != BESIDE)]
     for name in names:
         prefix = f"domain/{name}/" if name else ""
+        chosen = [o == name if name else o != BESIDE for o in origins]
         rows = (
-            slice(None)
-            if not name
-            else torch.as_tensor([o == name for o in origins], device=policy.device)[sequence]
+            slice(None) if all(chosen) else torch.as_tensor(chosen, device=policy.device)[sequence]
         )
         for key, tensor in values.items():
             picked = tensor[rows]
