@@ -60,17 +60,31 @@ def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: b
     clone, clone3, socket, ioctl, personality = (
         pair[machine] for pair in ((56, 220), (435, 435), (41, 198), (16, 29), (135, 92))
     )
-    refused = 0x00050001
+    refused, idle = 0x00050001, {pair[machine] for pair in seccomp.IDLE.values()}
+    of_others = {pair[machine] for pair in seccomp.OF_OTHERS.values()}
+    for number in of_others:
+        expected = 0x7FFF0000 if has_namespaces else refused
+        assert decide(program, architecture, number, (4321,)) == expected
+        assert decide(program, architecture, number, (0,)) == 0x7FFF0000
+    for number, process, group in (((141, 140), 0, 1), ((251, 30), 1, 2)):
+        call = number[machine]
+        assert decide(program, architecture, call, (process, 0)) == 0x7FFF0000
+        for arguments in ((process, 4321), (group, 0)):
+            assert (decide(program, architecture, call, arguments) == refused) != has_namespaces
+        of_others.add(call)
     for number in range(463):
-        if number in (clone, socket, ioctl, personality):
+        if number in (clone, socket, ioctl, personality) or number in of_others:
             continue
         expected = refused if number in denied else 0x7FFF0000
+        if number in idle:
+            expected = 0x00050000
         if number == clone3:
             expected = 0x00050026
         assert decide(program, architecture, number) == expected, number
     assert decide(program, architecture, 463) == 0x00050026
     assert decide(program, architecture, clone, (0x10000000 | 17,)) == refused
     assert decide(program, architecture, clone, (0x80,)) == refused
+    assert decide(program, architecture, clone, (0x8000 | 17,)) == refused
     assert decide(program, architecture, clone, (0x003D0F00,)) == 0x7FFF0000
     assert decide(program, architecture, ioctl, (0, 0x5412)) == refused
     assert decide(program, architecture, ioctl, (0, 0x5401)) == 0x7FFF0000

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from educe.core.types import Fault
-from educe.sandbox import BoxVerdict, Job, JobError, Sandbox, grade_asserts, grade_suite
+from educe.sandbox import BoxVerdict, Job, JobError, Limits, Sandbox, grade_asserts, grade_suite
 
 GOOD = """
 class Stack:
@@ -228,5 +228,6 @@ def test_empty_tests_are_an_error(sandbox: Sandbox) -> None:
         grade_asserts(sandbox, GOOD, [])
     with pytest.raises(JobError):
         grade_suite(sandbox, FILES, SUITE, [])
-    late = grade_asserts(sandbox, "def f(x):\n    while True: pass", TESTS[:1])
+    limits = Limits(cpu_s=0.5, wall_s=120)
+    late = grade_asserts(sandbox, "def f(x):\n    while True: pass", TESTS[:1], limits=limits)
     assert late.cases[0].outcome == "timeout" and late.fault is Fault.CANDIDATE

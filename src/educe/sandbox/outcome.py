@@ -110,7 +110,8 @@ def _take_test(frames: Frames, body: bytes) -> None:
         name, how, message = json.loads(body)
         if how not in ("passed", "failed", "error", "skipped") or not isinstance(name, str):
             raise ValueError
-        outcome = SuiteOutcome(name, how, str(message)[:1000])
+        name = _printable(name)
+        outcome = SuiteOutcome(name, how, _printable(str(message)[:1000]))
     except (ValueError, TypeError, RecursionError):
         frames.tamper = "a malformed report"
         return
@@ -139,8 +140,13 @@ def _case_result(record: Any, cpu_s: float) -> CallResult:
     if status == "returned":
         return CallResult("returned", values.decode(record["v"]), cpu_s=cpu_s)
     if status in ("raised", "exited", "unserialisable") and isinstance(error, str):
-        return CallResult(status, error=error, cpu_s=cpu_s)
+        return CallResult(status, error=_printable(error), cpu_s=cpu_s)
     raise ValueError("unknown status")
+
+
+def _printable(text: str) -> str:
+    """Return text that every encoder takes: JSON carries lone surrogates through."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _death(text: str) -> str:

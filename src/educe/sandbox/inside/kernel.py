@@ -129,11 +129,13 @@ def umount(target: str, flags: int = 0) -> None:
     check(_libc.umount2(target.encode(), flags), f"umount {target}")
 
 
-def make_read_only(target: str) -> None:
-    """Make a mount and all below it read-only, without set-user-id programs and devices."""
-    attributes = struct.pack(
-        "<QQQQ", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, 0, 0
-    )
+def make_read_only(target: str, *, with_devices: bool = False) -> None:
+    """Make a mount and all below it read-only, without set-user-id programs.
+
+    ``with_devices``: what devices lead to stays writable, and only their inodes do not.
+    """
+    flags = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | (0 if with_devices else MOUNT_ATTR_NODEV)
+    attributes = struct.pack("<QQQQ", flags, 0, 0, 0)
     call("mount_setattr", -100, target.encode() + b"\0", AT_RECURSIVE, attributes, len(attributes))
 
 

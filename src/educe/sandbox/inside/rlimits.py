@@ -14,6 +14,8 @@ _FIXED = (
     ("RLIMIT_STACK", 8 << 20, 16 << 20),
     ("RLIMIT_MEMLOCK", 65536, 65536),
     ("RLIMIT_MSGQUEUE", 0, 0),
+    # Timers take one each, for as long as they are.
+    ("RLIMIT_SIGPENDING", 1024, 1024),
     ("RLIMIT_NICE", 0, 0),
     ("RLIMIT_RTPRIO", 0, 0),
 )

@@ -22,6 +22,8 @@ def build_root(config: dict[str, Any]) -> None:
         _show(path, base + path)
     for name in ("null", "zero", "full", "random", "urandom"):
         _bind_file("/dev/" + name, f"{base}/dev/{name}")
+        # Or a job could leave a time stamp on a node of the host, for others to see.
+        kernel.make_read_only(f"{base}/dev/{name}", with_devices=True)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1")):
         os.symlink(target, f"{base}/dev/{name}")
     os.symlink("fd/2", f"{base}/dev/stderr")

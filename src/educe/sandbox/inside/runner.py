@@ -252,14 +252,12 @@ def _run_tests(
 ) -> NoReturn:
     """Be the tester: put the candidate into another process, then read and run the tests."""
     ours, theirs = socket.socketpair()
-    child = _fork()
+    child = _fork_from_hidden(job)
     if child == 0:
         ours.close()
         job["close_tests"]()
         _host_candidate(job, result_fd, theirs)
     theirs.close()
-    if job["is_linux"]:
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     tests = read_tests()
     first = ours.recv(MAX_ERROR + 1)
     if first[:1] != b"R":
@@ -275,6 +273,18 @@ def _run_tests(
         send(result_fd, CASE, index, 0.0, json.dumps(record).encode())
     send(result_fd, END)
     _exit(0)
+
+
+def _fork_from_hidden(job: dict[str, Any]) -> int:
+    """Fork a process for code that must not look into this one, whose ``/proc`` nobody may enter:
+    not for a moment, because it is so before the other process is there.
+    """
+    if job["is_linux"]:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    child = _fork()
+    if child == 0 and job["is_linux"]:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    return child
 
 
 def _host_candidate(job: dict[str, Any], result_fd: int, requests: socket.socket) -> NoReturn:
@@ -295,7 +305,7 @@ def _run_suite(job: dict[str, Any], result_fd: int) -> NoReturn:
     send(result_fd, START)
     for path in job["suite"]:
         reader, writer = os.pipe()
-        child = _fork()
+        child = _fork_from_hidden(job)
         if child == 0:
             os.close(reader)
             os.close(result_fd)

@@ -28,7 +28,8 @@ _ARCHITECTURES = (0xC000003E, 0xC00000B7)
 _NEWEST_KNOWN = 462  # mseal, Linux 6.10
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 _AF_ALLOWED = (1, 2, 10)  # unix, inet, inet6: an empty network namespace is behind them
-_NAMESPACE_FLAGS = 0x7E020080
+# New namespaces, and CLONE_PARENT: a child beside its parent would be the zygote's.
+_REFUSED_FLAGS = 0x7E020080 | 0x8000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 Instruction = tuple[int, int, int, int]
@@ -60,6 +61,13 @@ DENIED: dict[str, Number] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
+    # Contexts that are counted for the whole machine.
+    "io_setup": (206, 0),
+    "io_destroy": (207, 1),
+    "io_submit": (209, 2),
+    "io_cancel": (210, 3),
+    "io_getevents": (208, 4),
+    "io_pgetevents": (333, 292),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
     "swapon": (167, 224),
@@ -115,6 +123,24 @@ DENIED: dict[str, Number] = {
     "ustat": (136, None),
     "sysfs": (139, None),
 }
+# Done without being done: nothing of a box is worth a disk's time, which is the host's, and what
+# these wait for is not in the box.
+IDLE: dict[str, Number] = {
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "sync_file_range": (277, 84),
+}
+# Where other processes of the same user are outside the box: for oneself only (pid 0).
+OF_OTHERS: dict[str, Number] = {
+    "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+}
+_SET_PRIORITY, _IOPRIO_SET = (141, 140), (251, 30)
 # Memory that no cgroup of ours counts and no tmpfs limit bounds.
 UNCOUNTED: dict[str, Number] = {"memfd_create": (319, 279)}
 # Without a pid namespace the process group is what gets killed, so nothing may leave it.
@@ -172,9 +198,16 @@ def build_filter(
         if call is not None:
             is_quiet = name in _QUIET or name not in DENIED
             bodies[call] = [(_RETURN, 0, 0, _EPERM) if is_quiet else refuse]
+    bodies |= {n: [(_RETURN, 0, 0, _ERRNO)] for n in _numbers(IDLE, machine)}
+    if not has_namespaces:
+        yourself = [(_JUMP_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _EPERM)]
+        bodies |= {n: _argument(0, yourself) for n in _numbers(OF_OTHERS, machine)}
+        for call, which in ((_SET_PRIORITY, 0), (_IOPRIO_SET, 1)):
+            process = [(_JUMP_EQUAL, 1, 0, which), (_RETURN, 0, 0, _EPERM)]
+            bodies[call[machine]] = [*_argument(0, process)[:-1], *_argument(1, yourself)]
     # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
     bodies[_CLONE3[machine]] = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    bodies[_CLONE[machine]] = _argument(0, [(_JUMP_BITS, 0, 1, _NAMESPACE_FLAGS), refuse])
+    bodies[_CLONE[machine]] = _argument(0, [(_JUMP_BITS, 0, 1, _REFUSED_FLAGS), refuse])
     families = _AF_ALLOWED if has_namespaces else ()
     checks = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
     checks.append(told if tells else (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
@@ -194,6 +227,10 @@ def build_filter(
     code += [(_JUMP_GREATER, 0, 1, _NEWEST_KNOWN), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _search(sorted(bodies.items()))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+
+
+def _numbers(calls: dict[str, Number], machine: int) -> list[int]:
+    return [number for pair in calls.values() if (number := pair[machine]) is not None]
 
 
 def _argument(position: int, body: list[Instruction]) -> list[Instruction]:

@@ -93,12 +93,10 @@ class Server:
     def do_python(self, code: str, wall_s: float, cpu_s: float) -> dict[str, Any]:
         fresh = self._ensure_worker()
         assert self.line is not None
-        with contextlib.suppress(OSError):
-            used = _cpu_of(self.worker)
-            resource.prlimit(self.worker, resource.RLIMIT_CPU, (int(used + cpu_s + 1), -1))
         data = code.encode("utf-8", "surrogatepass")
+        limit = _LENGTH.pack(min(86400, int(cpu_s + 1)))
         try:
-            self.line.sendall(_LENGTH.pack(len(data)) + data)
+            self.line.sendall(_LENGTH.pack(len(data)) + limit + data)
         except OSError:
             return {"reset": True, "status": "died", **self._drop_worker("the worker is gone")}
         status, output = self._watch(self.pipes, self.line, wall_s, self.worker)
@@ -323,15 +321,6 @@ def _waited_s(pid: int) -> float:
     return process_tree.longest_wait_s(process_tree.descendants([pid]))
 
 
-def _cpu_of(pid: int) -> float:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
 # ---- the worker ----
 
 
@@ -352,13 +341,24 @@ def _next_turn(line: socket.socket, module: types.ModuleType) -> socket.socket:
     if length == 0xFFFFFFFF:
         _, fds, _, _ = socket.recv_fds(line, 1, 1)
         return _park(line, socket.socket(fileno=fds[0]))
+    (cpu_s,) = _LENGTH.unpack(_recv_exactly(line, _LENGTH.size))
     code = _recv_exactly(line, length).decode("utf-8", "surrogatepass")
+    _limit_cpu(cpu_s)
     word = _run_turn(code, module)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
     line.sendall(word.encode())
     return line
+
+
+def _limit_cpu(seconds: int) -> None:
+    """Give this turn processor seconds of its own, within those of the session."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = int(time.process_time()) + 1 + seconds
+    with contextlib.suppress(OSError, ValueError):
+        most = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
 
 
 def _park(line: socket.socket, depot: socket.socket) -> socket.socket:
