@@ -75,7 +75,9 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     Boxes that are never closed are ignored, boxes inside a box belong to the outer one.
     """
     opened: list[tuple[int, int] | None] = []
-    found: list[tuple[int, int, str]] = []
+    # (start, start of the content, its end, end): text is copied once, when it is known which box
+    # is inside which, or nested boxes would take quadratic time.
+    found: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
         symbol = token.group()
         if symbol[0] == "\\" and symbol[-1] == "{" and len(symbol) > 2:
@@ -88,8 +90,8 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
                 continue
             while found and found[-1][0] > start[0]:
                 found.pop()
-            found.append((start[0], token.end(), text[start[1] : token.start()]))
-    return found
+            found.append((*start, token.start(), token.end()))
+    return [(start, end, text[left:right]) for start, left, right, end in found]
 
 
 def last_run(text: str, segments: list[tuple[int, int, str]]) -> list[str]:

@@ -18,6 +18,8 @@ from fractions import Fraction
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 60
 MAX_NODES = 800
+# Of the tree: whoever walks it recurses, and a long chain of operators is a deep tree, too.
+MAX_TREE_DEPTH = 150
 
 
 class MathSyntaxError(ValueError):
@@ -179,6 +181,8 @@ class _Parser:
         node = self._sum()
         if self._position < len(self._tokens):
             raise MathSyntaxError(f"unexpected {self._tokens[self._position][1]!r}")
+        if _is_deep(node):
+            raise MathSyntaxError("formula nested too deeply")
         return node
 
     def _peek(self) -> tuple[str, str]:
@@ -428,6 +432,15 @@ def _is_integer(node: Node) -> bool:
 
 def _is_fraction(node: Node) -> bool:
     return all(_is_integer(a) for a in node.args)
+
+
+def _is_deep(node: Node) -> bool:
+    level = [node]
+    for _ in range(MAX_TREE_DEPTH):
+        level = [child for parent in level for child in parent.args]
+        if not level:
+            return False
+    return True
 
 
 def parse_formula(text: str) -> Node:

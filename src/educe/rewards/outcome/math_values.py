@@ -19,6 +19,7 @@ from educe.rewards.outcome.math_syntax import Node, symbols
 
 MAX_BITS = 200_000
 MAX_FACTORIAL = 3000
+MAX_BINOMIAL = 10_000  # exactly; the work grows with its square
 MAX_EXPONENT_BITS = 1_000_000
 _DIGITS = 200
 _LOCK = threading.Lock()
@@ -114,7 +115,7 @@ def _call_exact(name: str, args: list[Fraction]) -> Fraction | None:
             raise TooLargeError("factorial too large")
         return Fraction(factorial(int(args[0])))
     if name == "binom" and all(a.denominator == 1 for a in args) and args[0] >= 0:
-        if args[0] > 10 * MAX_FACTORIAL:
+        if args[0] > MAX_BINOMIAL:
             raise TooLargeError("binomial too large")
         return Fraction(comb(int(args[0]), int(args[1]))) if args[1] >= 0 else Fraction(0)
     return None

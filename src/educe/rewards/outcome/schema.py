@@ -9,6 +9,7 @@ A schema that uses anything else is refused (unscored), so no requirement is ski
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -35,8 +36,8 @@ def find_json(completion: str) -> JSON:
     """Return the JSON document of a completion: the last fenced block, else the whole text.
 
     Raises:
-        JsonAnswerError: not valid JSON; also for a repeated key, NaN or infinity, which parsers
-            disagree on.
+        JsonAnswerError: not valid JSON; also for a repeated key, NaN, infinity or a number too
+            large for a float, which parsers disagree on.
     """
     text = strip_reasoning(completion)
     if len(text) > MAX_CHARACTERS:
@@ -44,7 +45,12 @@ def find_json(completion: str) -> JSON:
     blocks = _FENCE.findall(text)
     source = blocks[-1] if blocks else text
     try:
-        value = json.loads(source, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(
+            source,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except (ValueError, RecursionError) as error:
         raise JsonAnswerError(str(error) or type(error).__name__) from error
     if _depth_exceeds(value, MAX_DEPTH):
@@ -61,6 +67,13 @@ def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
 
 def _refuse_constant(name: str) -> JSON:
     raise JsonAnswerError(f"{name} is not JSON")
+
+
+def _finite(literal: str) -> float:
+    value = float(literal)
+    if math.isinf(value):
+        raise JsonAnswerError(f"{literal[:40]} is beyond what a number can be")
+    return value
 
 
 def _depth_exceeds(value: JSON, limit: int) -> bool:

@@ -12,7 +12,8 @@ from educe.core.types import Score, Verdict
 from educe.rewards.outcome.extraction import final_answer
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_SEPARATORS = re.compile(r"\s*(?:,\s*and\s|,|;|\n|\band\b)\s*")
+# No white space around: a long run of blanks would be gone through from each of its characters.
+_SEPARATORS = re.compile(r",\s*and\s|,|;|\n|\band\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def exact_match(
 def split_items(text: str, normalisation: Normalisation = LENIENT) -> list[str]:
     """Split a list answer at commas, semicolons, line ends and 'and'; empty items vanish."""
     items = (
-        normalisation(re.sub(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+", "", i))
+        normalisation(re.sub(r"^(?:[-*•]|\d{1,3}[.)])\s+", "", i.strip()))
         for i in _SEPARATORS.split(text)
     )
     return [i for i in items if i]
