@@ -119,3 +119,30 @@ def test_cancelling_among_others_changes_nothing_else(tiny_folder):
     assert got.keys() == want.keys()
     for name in want.keys() - dropped:
         assert got[name].token_ids == want[name].token_ids
+
+
+def test_a_long_dialogue_keeps_a_short_chain(tiny_folder):
+    """Each segment of a chain costs every later step some calls, so earlier turns become one."""
+    model = load(str(tiny_folder))
+
+    def engine(**options) -> EmbeddedEngine:
+        return EmbeddedEngine(model, stop_token_ids=[2], decode=model.tokenizer.decode, **options)
+
+    prompt = tuple(range(4, 60))
+    first = GenerateRequest(
+        "0", prompt, SamplingParameters(max_tokens=5, seed_key=3, ignore_end=True), retain=True
+    )
+    fast, exact = engine(), engine(exact=True)
+    asked: dict[int, GenerateRequest] = dict.fromkeys((0, 1), first)
+    for turn in range(1, 8):
+        answers = [e.generate([asked[i]])[0] for i, e in enumerate((fast, exact))]
+        assert answers[0].token_ids == answers[1].token_ids
+        assert np.allclose(answers[0].logprobs, answers[1].logprobs, atol=1e-4)
+        for number, (one, done) in enumerate(zip((fast, exact), answers, strict=True)):
+            if asked[number].parent:
+                one.release(asked[number].parent)
+            chain = one._book._retained[done.request_id]
+            assert number or len(chain) <= 4
+            follow = replace(next_turn(asked[number], done, turn), retain=True)
+            asked[number] = follow
+        assert len(fast._book.segments) <= 4

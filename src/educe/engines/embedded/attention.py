@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from educe.engines.embedded.arrangement import best_plan
 from educe.engines.embedded.cache import CacheStore, Shelf
 from educe.engines.embedded.scheduler import PrefillJob, Row
 from educe.models.attention import flash_forward, merge
@@ -72,7 +73,10 @@ class Level:
         for row, chain in enumerate(chains):
             if len(chain) > depth:
                 readers.setdefault(chain[depth], []).append(row)
-        store.tidy(list(readers))
+        shelves, placed = store.placed({s: len(rows) for s, rows in readers.items()})
+        self._store = store
+        self._shelves = shelves
+        self.plan = best_plan(placed)
         by_shelf: dict[int, tuple[Shelf, dict[int, list[int]]]] = {}
         for segment_id, rows in readers.items():
             shelf, place = store.shelf_of(segment_id)
@@ -99,6 +103,10 @@ class Level:
             self.readings.append(_Reading(shelf, index.flatten().to(device), count))
         self.is_whole = bool((back < num_results).all())
         self._back = back.flatten().to(device)
+
+    def rearrange(self) -> None:
+        """Lay what is read side by side, as planned; this level is of no use afterwards."""
+        self._store.rearrange(self._shelves, self.plan)
 
     def attend(self, layer: int, query_RKGD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Return outputs [R, K, G, D] and log-sum-exps [R, K, G].

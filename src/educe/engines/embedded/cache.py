@@ -5,12 +5,14 @@ Shapes: L layers, K key/value heads, D head width, R rows (slots), P segments of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from educe.engines.embedded.arrangement import Placed, Plan
 
 _GROW = 64
 
@@ -28,10 +30,6 @@ class Shelf:
     segment_ids: list[int | None]
     lengths: list[int]
     bias: Tensor | None
-
-    @property
-    def num_live(self) -> int:
-        return sum(s is not None for s in self.segment_ids)
 
 
 class CacheStore:
@@ -91,6 +89,12 @@ class CacheStore:
         self._shelve([(segment_id, length)])
         self.segment(segment_id)[...] = self.slots[:, :, slot : slot + 1, :, :length]
 
+    def join(self, segment_id: int, length: int, parts: Sequence[int]) -> None:
+        """Keep consecutive segments as one; the parts are forgotten."""
+        self._shelve([(segment_id, length)])
+        torch.cat([self.segment(p) for p in parts], dim=4, out=self.segment(segment_id))
+        self.forget(parts)
+
     def forget(self, segment_ids: Sequence[int]) -> None:
         for segment_id in segment_ids:
             found = self._places.pop(segment_id, None)
@@ -98,32 +102,33 @@ class CacheStore:
                 shelf, place = found
                 shelf.segment_ids[place] = None
 
-    def tidy(self, segment_ids: Sequence[int]) -> None:
-        """Put these segments on few shelves: similar lengths together, no empty places.
+    def placed(self, readers: Mapping[int, int]) -> tuple[list[Shelf], list[Placed]]:
+        """Return the shelves that hold these segments, and how they are read.
 
-        A segment is copied only when there are too many shelves or its own is mostly empty, so
-        that a steady flow of admissions costs each segment a few copies in its life.
+        ``readers`` is the number of rows that refer to each segment.
         """
-        shelves = list(dict.fromkeys(self._places[s][0] for s in segment_ids))
-        by_size: dict[int, list[Shelf]] = {}
-        for shelf in shelves:
-            by_size.setdefault((max(shelf.lengths) - 1).bit_length(), []).append(shelf)
-        for size, group in by_size.items():
-            sparse = [s for s in group if 2 * s.num_live < len(s.segment_ids)]
-            crowded = group if len(group) > _MAX_SHELVES and size <= _MAX_COPIED else sparse
-            if crowded:
-                self._merge(crowded)
+        found: dict[int, tuple[Shelf, dict[int, int]]] = {}
+        for segment_id, count in readers.items():
+            shelf, place = self._places[segment_id]
+            found.setdefault(id(shelf), (shelf, {}))[1][place] = count
+        return (
+            [shelf for shelf, _ in found.values()],
+            [Placed(shelf.lengths, places) for shelf, places in found.values()],
+        )
 
-    def _merge(self, shelves: Sequence[Shelf]) -> None:
-        old = [
-            (segment_id, shelf.lengths[place], self.segment(segment_id))
-            for shelf in shelves
-            for place, segment_id in enumerate(shelf.segment_ids)
-            if segment_id is not None
-        ]
-        self._shelve([(segment_id, length) for segment_id, length, _ in old])
-        for segment_id, _, values in old:
-            self.segment(segment_id)[...] = values
+    def rearrange(self, shelves: Sequence[Shelf], plan: Plan) -> None:
+        """Copy segments to new shelves as planned."""
+        for members in plan.shelves:
+            old = []
+            for number, place in members:
+                shelf = shelves[number]
+                segment_id = shelf.segment_ids[place]
+                assert segment_id is not None
+                old.append((segment_id, shelf.lengths[place], self.segment(segment_id)))
+                shelf.segment_ids[place] = None
+            self._shelve([(segment_id, length) for segment_id, length, _ in old])
+            for segment_id, _, values in old:
+                self.segment(segment_id)[...] = values
 
     def _shelve(self, members: Sequence[tuple[int, int]]) -> None:
         lengths = [length for _, length in members]
@@ -140,7 +145,3 @@ class CacheStore:
         shelf = Shelf(values, [s for s, _ in members], lengths, bias)
         for place, (segment_id, _) in enumerate(members):
             self._places[segment_id] = (shelf, place)
-
-
-_MAX_SHELVES = 4
-_MAX_COPIED = 10  # bits of a length: longer segments are not copied to be near others

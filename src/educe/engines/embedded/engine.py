@@ -126,11 +126,24 @@ class EmbeddedEngine:
             finished += self._sample(rows, self._decode_rows(rows))
         rows = [] if self._exact else list(self._scheduler.running)
         self._runner.store.forget(self._scheduler.prefixes.trim(self._book))
+        if not self._exact:
+            self._join_turns()
         batches = list(self._batches(self._scheduler.admit(self._book)))
         for jobs in batches or ([[]] if rows else []):
             finished += self._advance(rows, jobs)
             rows = []
         return finished
+
+    def _join_turns(self) -> None:
+        """Make one segment of a dialogue's earlier turns: each one costs every step some calls.
+
+        Not in exact mode: what others still refer to must not decide how a sum is split.
+        """
+        for parent in self._scheduler.parents():
+            tail = self._book.own_tail(parent, _LONGEST_JOINED)
+            if len(tail) > 1:
+                joined = self._book.join(parent, tail)
+                self._runner.store.join(joined.segment_id, len(joined.token_ids), tail)
 
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         """Submit all and run to the end; completions come in the requests' order."""
@@ -261,3 +274,4 @@ def _forward(model: LoadedModel, dtype: torch.dtype | None, choice: ForwardChoic
 
 
 _STOP_TAIL = 24
+_LONGEST_JOINED = 1024  # tokens; longer histories are not copied once a turn

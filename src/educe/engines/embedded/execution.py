@@ -94,7 +94,8 @@ class Runner:
         self.row_multiple = 8 if exact else 1
         self.store = CacheStore(config, max_rows, forward.dtype, device)
         self._chains: list[tuple[int, ...]] = []
-        self._levels: Sequence[Level] = ()
+        self._levels: list[Level] = []
+        self._regrets: list[float] = []
 
     @torch.no_grad()
     def prefill(self, jobs: Sequence[PrefillJob], book: CacheBook) -> tuple[Tensor, list[int]]:
@@ -156,10 +157,19 @@ class Runner:
         chains = [row.chain for row in rows]
         if self.exact:
             return ()
+        depth = max((len(chain) for chain in chains), default=0)
         if chains != self._chains:
-            depth = max((len(chain) for chain in chains), default=0)
             self._levels = [Level(self.store, chains, d, self.device) for d in range(depth)]
             self._chains = chains
+            self._regrets = [*self._regrets[:depth], *[0.0] * (depth - len(self._regrets))]
+        # Copying is put off until the steps that went without it lost as much: at most twice what
+        # would have been best, however long rows turn out to live.
+        for number, level in enumerate(self._levels):
+            self._regrets[number] += max(0.0, level.plan.saving)
+            if level.plan.saving > 0 and self._regrets[number] >= level.plan.copying:
+                level.rearrange()
+                self._levels[number] = Level(self.store, chains, number, self.device)
+                self._regrets[number] = 0.0
         return self._levels
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from educe.core.protocols import GenerateRequest
 
@@ -100,6 +101,31 @@ class CacheBook:
     def release(self, request_id: str) -> list[int]:
         chain = self._retained.pop(request_id, None)
         return [] if chain is None else self.drop(chain)
+
+    def own_tail(self, request_id: str, longest: int) -> tuple[int, ...]:
+        """Return the last segments of a retained chain that nobody else refers to.
+
+        At most ``longest`` tokens together; empty when nothing is retained.
+        """
+        chain = self._retained.get(request_id, ())
+        total, first = 0, len(chain)
+        for place in range(len(chain) - 1, -1, -1):
+            segment = self.segments[chain[place]]
+            total += len(segment.token_ids)
+            if segment.references > 1 or total > longest:
+                break
+            first = place
+        return chain[first:]
+
+    def join(self, request_id: str, tail: tuple[int, ...]) -> CacheSegment:
+        """Put one segment in the place of ``tail``, from ``own_tail``; returns it."""
+        kept = self._retained[request_id][: -len(tail)]
+        joined = self.add(self.segments[tail[0]].start, self.tokens(tail))
+        joined.references = 1
+        for segment_id in tail:
+            del self.segments[segment_id]
+        self._retained[request_id] = (*kept, joined.segment_id)
+        return joined
 
     def tokens(self, chain: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(t for i in chain for t in self.segments[i].token_ids)
@@ -278,6 +304,11 @@ class RowScheduler:
         chain = (*chain, segment.segment_id)
         self.prefixes.keep(prompt[:shared], chain, book)
         return chain, shared
+
+    def parents(self) -> list[str]:
+        """Return the turns that the requests admitted next continue."""
+        free = self.max_rows - len(self.running)
+        return [r.parent for r in islice(self.waiting, free) if r.parent]
 
     def start(self, row: Row) -> None:
         row.slot = len(self.running)
