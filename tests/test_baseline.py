@@ -62,6 +62,33 @@ def test_readings_are_scored_in_a_pool_of_their_own():
     assert [key for key, _ in own.queue] == ["somebody-else"]
 
 
+def test_sampling_goes_on_while_readings_are_scored():
+    """A group whose readings take long holds up neither the sampler nor a later group's rows."""
+
+    class Slow(Pool):
+        def poll(self, timeout_s=0.0):
+            return super().poll() if timeout_s else []
+
+    inner, readers = Spoken(Pool()), Slow()
+    sampled = []
+
+    class Watched:
+        domains = inner.domains
+
+        def run_requests(self, requests):
+            for group in inner.run_requests(requests):
+                sampled.append(group.request.request_id)
+                yield group
+
+    requests = [TaskRequest(i, "d", Split.EVAL, i, num_samples=1) for i in range(3)]
+    groups = []
+    for group in LenientSession(Watched(), readers).run_requests(requests):
+        assert sampled == [0, 1, 2]
+        groups.append(group)
+    assert [g.request.request_id for g in groups] == [0, 1, 2]
+    assert all(g.trajectories[0].score.value == 1.0 for g in groups)
+
+
 def test_readings_find_labelled_and_quoted_answers():
     assert "7" in readings("We add.\nThe answer is 7")
     assert "42" in readings("so x = 42")

@@ -8,14 +8,16 @@ answer is scored: the best one counts.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from educe.core.protocols import Domain
 from educe.core.seeds import derive
-from educe.core.types import Group, Message, Score, Split, Task, TaskRequest, Trajectory
+from educe.core.types import Group, Message, Score, Split, Task, TaskRequest
 from educe.evaluation.records import EvalResult
 from educe.evaluation.summary import summarise
+from educe.rollout.outcomes import Outcome
 from educe.rollout.scoring import Scoring
 from educe.session import Session
 
@@ -94,39 +96,60 @@ class LenientSession:
         return self.session.limits
 
     def run_requests(self, requests: Sequence[TaskRequest]) -> Iterator[Group]:
+        """Yield one group a request, in order; readings are scored while others still sample."""
+        opened: deque[_Read] = deque()
+        by_key: dict[str, _Read] = {}
         for group in self.session.run_requests(requests):
-            best = tuple(replace(t, score=self._best(group.task, t)) for t in group.trajectories)
-            yield replace(group, trajectories=best)
+            opened.append(self._read(group, by_key))
+            self._collect(by_key, 0.0)
+            while opened and not opened[0].waiting:
+                yield opened.popleft().group()
+        while opened:
+            while opened[0].waiting:
+                self._collect(by_key, 0.1)
+            yield opened.popleft().group()
 
-    def _best(self, task: Task, trajectory: Trajectory) -> Score:
-        spec = self.domains[task.domain].spec
-        score = trajectory.score
-        if spec.executes_code or len(trajectory.turns) != 1 or (score.value or 0.0) >= 1:
-            return score
-        return best_reading(self.scoring, task, trajectory, score)
+    def _read(self, group: Group, by_key: dict[str, _Read]) -> _Read:
+        """Submit every reading of a group's wrong single-turn answers."""
+        read = _Read(group, [t.score for t in group.trajectories])
+        spec = self.domains[group.task.domain].spec
+        for number, trajectory in enumerate(group.trajectories):
+            right = (trajectory.score.value or 0.0) >= 1
+            if spec.executes_code or len(trajectory.turns) != 1 or right:
+                continue
+            *before, last = trajectory.messages
+            for place, reading in enumerate(readings(last.content)):
+                key = f"lenient/{group.task.task_id}/{number}/{place}"
+                by_key[key] = read
+                read.waiting[key] = number
+                transcript = [*before, Message("assistant", reading)]
+                self.scoring.submit_score(key, group.task, trajectory.state, transcript)
+        return read
+
+    def _collect(self, by_key: dict[str, _Read], wait_s: float) -> None:
+        for key, outcome in self.scoring.poll(wait_s) if by_key else ():
+            by_key.pop(str(key)).take(str(key), outcome)
 
 
-def best_reading(scoring: Scoring, task: Task, trajectory: Trajectory, score: Score) -> Score:
-    """Return the best score over all readings of the last message (the given one included).
+@dataclass(slots=True)
+class _Read:
+    """A finished group whose answers are being read leniently; the best reading counts.
 
-    ``scoring`` is this caller's alone: every outcome that it returns is one of these readings.
+    ``waiting`` maps the key of each reading that is not scored yet to its trajectory's number.
     """
-    *before, last = trajectory.messages
-    name = f"{task.task_id}/{trajectory.sample_index}"
-    waiting = set()
-    for number, reading in enumerate(readings(last.content)):
-        key = f"lenient/{name}/{number}"
-        waiting.add(key)
-        transcript = [*before, Message("assistant", reading)]
-        scoring.submit_score(key, task, trajectory.state, transcript)
-    best = score
-    while waiting:
-        for done, outcome in scoring.poll(0.1):
-            waiting.discard(str(done))
-            is_better = isinstance(outcome, Score) and (outcome.value or 0.0) > (best.value or 0.0)
-            if is_better and isinstance(outcome, Score):
-                best = replace(outcome, reason=f"lenient reading: {outcome.reason}")
-    return best
+
+    finished: Group
+    best: list[Score]
+    waiting: dict[str, int] = field(default_factory=dict)
+
+    def take(self, key: str, outcome: Outcome) -> None:
+        number = self.waiting.pop(key)
+        if isinstance(outcome, Score) and (outcome.value or 0.0) > (self.best[number].value or 0.0):
+            self.best[number] = replace(outcome, reason=f"lenient reading: {outcome.reason}")
+
+    def group(self) -> Group:
+        pairs = zip(self.finished.trajectories, self.best, strict=True)
+        return replace(self.finished, trajectories=tuple(replace(t, score=s) for t, s in pairs))
 
 
 def best_per_domain(results: Sequence[EvalResult], label: str) -> EvalResult:

@@ -297,6 +297,8 @@ def evaluate_requests(
         if finished.get(key) is not found and book is not None:
             book.add(found)
         finished[key] = found
+    # What takes several turns goes first: begun last, it would keep a few rows busy for long.
+    open_requests.sort(key=lambda r: -r.max_turns)
     tracker.resume(open_requests)
     for request, group in _run(sampler, open_requests):
         rows = to_rows(group)
