@@ -9,7 +9,8 @@ from scripted_engine import ScriptedSubject, gold
 
 from educe.core.protocols import Services
 from educe.core.types import Fault, Score, Split, Task, user
-from educe.evaluation.dimensions.code_quality import QualityDomain, program_of, with_quality
+from educe.domains.code_quality import QualityDomain, with_quality
+from educe.evaluation.dimensions.code_quality import program_of
 from educe.evaluation.suite import SuitePlan, run_suite
 from educe.sandbox import Sandbox, open_sandbox
 

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from educe.core.types import Fault
-from educe.sandbox import BoxVerdict, Call, Job, JobError, Level, Limits, Result, open_sandbox
+from educe.sandbox import (
+    BoxVerdict,
+    Call,
+    CallResult,
+    Job,
+    JobError,
+    Level,
+    Limits,
+    Result,
+    open_sandbox,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +114,9 @@ def test_levels_parse_by_name_and_number() -> None:
     assert Level.parse("namespaces") is Level.parse(3) is Level.NAMESPACES
     with pytest.raises(JobError, match="Did you mean 'cgroups'"):
         Level.parse("cgroup")
+
+
+def test_results_with_huge_values_are_shown() -> None:
+    result = Result(BoxVerdict.OK, calls=(CallResult("returned", 10**5000),))
+    told = result.to_json()["calls"]
+    assert "too large to show" in told[0]["value"]

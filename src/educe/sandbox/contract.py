@@ -15,6 +15,7 @@ from typing import Literal
 
 from educe.core.errors import EduceError, InfrastructureError, did_you_mean
 from educe.core.types import JSON, Fault
+from educe.sandbox.values import show
 
 MAX_INPUT_BYTES = 64 << 20
 MAX_FILES = 2048
@@ -360,7 +361,7 @@ class Result:
             "stderr": self.stderr_text,
             "outputs": {k: v.decode("utf-8", "replace") for k, v in self.outputs.items()},
             "calls": [
-                {"status": c.status, "value": repr(c.value), "error": c.error} for c in self.calls
+                {"status": c.status, "value": show(c.value), "error": c.error} for c in self.calls
             ],
             "truncated": list(self.truncated),
             "flags": list(self.flags),

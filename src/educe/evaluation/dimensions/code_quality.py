@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from educe.config.settings import DomainSettings
-from educe.core.errors import InfrastructureError, UnscoredError
-from educe.core.protocols import Domain, Services
-from educe.core.types import JSON, Message, Reply, Score, Split, Task
+from educe.core.types import JSON, Task
 from educe.domains.builtin.python_functions.extract import extract_function
+from educe.domains.code_quality import PREFIX, QualityDomain
 from educe.domains.registry import expand, load_domain
 from educe.evaluation.dimensions.completion import checked_options, pass_measures, share_right
 from educe.evaluation.dimensions.protocol import (
@@ -40,7 +39,6 @@ MEDIUM = (
     "python-debug/string-edit/easy",
 )
 OPTIONS = ("tasks", "samples", "temperature", "domains", "sets")
-_PREFIX = "quality:"
 _LABELS = {
     "lint": ("style", "findings of ruff per hundred lines, as a mark"),
     "tidy": ("tidiness", "line length and docstrings, as a mark"),
@@ -95,42 +93,6 @@ class CodeQuality:
         return Findings(tuple(measures + pass_measures(rows)), (_findings_table(rows),))
 
 
-class QualityDomain:
-    """A coding domain whose scores carry the quality parts of the program; the value is its own."""
-
-    def __init__(self, inner: Domain) -> None:
-        self.inner = inner
-        self.spec = replace(inner.spec, executes_code=True)
-
-    def task(self, split: Split, index: int) -> Task:
-        return self.inner.task(split, index)
-
-    def size(self, split: Split) -> int | None:
-        return self.inner.size(split)
-
-    def demonstration(self, task: Task) -> tuple[Message, ...]:
-        return self.inner.demonstration(task)
-
-    def initial_state(self, task: Task) -> JSON:
-        return self.inner.initial_state(task)
-
-    def respond(
-        self, task: Task, state: JSON, transcript: Sequence[Message], services: Services
-    ) -> Reply:
-        return self.inner.respond(task, state, transcript, services)
-
-    def score(
-        self, task: Task, state: JSON, transcript: Sequence[Message], services: Services
-    ) -> Score:
-        if services.sandbox is None:
-            raise UnscoredError(f"{task.domain} reads and runs programs and needs a sandbox")
-        score = self.inner.score(task, state, transcript, services)
-        if score.value is None:
-            return score
-        text = next((m.content for m in reversed(transcript) if m.role == "assistant"), "")
-        return with_quality(score, program_of(task, text), services)
-
-
 def program_of(task: Task, text: str) -> str:
     """Return the program that a completion hands in; empty when there is none.
 
@@ -146,50 +108,6 @@ def program_of(task: Task, text: str) -> str:
     return code if "```" in text or defines(code, wanted) else ""
 
 
-def with_quality(score: Score, source: str, services: Services) -> Score:
-    """Return the score with parts ``quality:compiles``, ``quality:lint`` … of its program.
-
-    Raises:
-        InfrastructureError: the sandbox failed; the program is not judged.
-    """
-    from educe.sandbox.quality import assess_quality
-
-    quality = assess_quality(services.sandbox, source) if source.strip() else None
-    if quality is not None and not quality.is_scored:
-        raise InfrastructureError(f"the program could not be read: {quality.reason}")
-    parts: dict[str, float | None] = {"compiles": 0.0} if quality is None else dict(quality.parts)
-    if not parts.get("compiles"):
-        # Nothing can be said of the style of what is no program.
-        parts = {"compiles": 0.0}
-    parts["executes"] = _executes(score, parts["compiles"])
-    parts["pass_rate"] = _pass_rate(score)
-    findings = [] if quality is None else list(quality.findings)
-    return replace(
-        score,
-        parts={**score.parts, **{f"{_PREFIX}{name}": value for name, value in parts.items()}},
-        proof={**score.proof, "quality_findings": findings[:20]},
-    )
-
-
-def _executes(score: Score, compiles: float | None) -> float:
-    if not compiles:
-        return 0.0
-    outcomes = score.proof.get("outcomes")
-    if not outcomes:
-        return float(score.fault is None and (score.value or 0) > 0)
-    return float(not set(outcomes) & {"error", "timeout", "missing"})
-
-
-def _pass_rate(score: Score) -> float:
-    if (score.value or 0.0) >= 1.0:
-        return 1.0
-    for name in ("cases", "hidden_fraction"):
-        found = score.parts.get(name)
-        if found is not None:
-            return float(found)
-    return 0.0
-
-
 def _with_quality(part: Part) -> Part:
     settings = worker_settings(part.source, part.settings)
     inner = part.domain or load_domain(part.name, settings)
@@ -200,13 +118,13 @@ def _with_quality(part: Part) -> Part:
         settings=DomainSettings(
             function="educe.evaluation.dimensions.code_quality:quality_domain", options=options
         ),
-        domain=QualityDomain(inner),
+        domain=QualityDomain(inner, program_of),
     )
 
 
 def quality_domain(inner: dict[str, JSON], name: str) -> QualityDomain:
     """Return the coding domain that settings give, with quality parts; what workers load."""
-    return QualityDomain(load_domain(name, DomainSettings.model_validate(inner)))
+    return QualityDomain(load_domain(name, DomainSettings.model_validate(inner)), program_of)
 
 
 def _sources(context: PlanContext, chosen: JSON) -> list[tuple[str, str, DomainSettings]]:
@@ -226,7 +144,7 @@ def _sources(context: PlanContext, chosen: JSON) -> list[tuple[str, str, DomainS
 
 def _of(label: str, rows: Sequence[EvalRow], part: str, note: str = "") -> Measure:
     def mean(group: Sequence[EvalRow]) -> float | None:
-        values = [v for r in group if (v := r.parts.get(_PREFIX + part)) is not None]
+        values = [v for r in group if (v := r.parts.get(PREFIX + part)) is not None]
         return sum(values) / len(values) if values else None
 
     values = mean_values(rows, mean)
@@ -236,7 +154,7 @@ def _of(label: str, rows: Sequence[EvalRow], part: str, note: str = "") -> Measu
 
 
 def _share_insecure(rows: Sequence[EvalRow]) -> float | None:
-    values = [v for r in rows if (v := r.parts.get(f"{_PREFIX}secure")) is not None]
+    values = [v for r in rows if (v := r.parts.get(f"{PREFIX}secure")) is not None]
     return sum(v < 1 for v in values) / len(values) if values else None
 
 

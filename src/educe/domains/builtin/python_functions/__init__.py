@@ -7,9 +7,11 @@ of failing tests and lets it try again; ``python-debug/TOPIC/LEVEL`` hands it a 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from educe.core.errors import DomainError, did_you_mean
 from educe.core.protocols import Domain, DomainSpec
+from educe.core.types import Task
 from educe.domains.builtin.python_functions import (
     algorithms,
     mappings,
@@ -24,7 +26,9 @@ from educe.domains.builtin.python_functions.domain import (
     PythonFunctions,
     PythonRepair,
 )
+from educe.domains.builtin.python_functions.extract import extract_function
 from educe.domains.builtin.python_functions.registry import GENERATORS, Generator
+from educe.domains.code_quality import QualityDomain
 
 __all__ = ["GENERATORS", "create", "specs"]
 
@@ -55,21 +59,30 @@ def specs() -> tuple[DomainSpec, ...]:
     return tuple(_spec(family, topic, level) for family in _CLASSES for topic, level in GENERATORS)
 
 
-def create(name: str, *, partial: bool = False) -> Domain:
+def create(
+    name: str, *, partial: bool = False, quality: Mapping[str, float] | None = None
+) -> Domain:
     """Return a domain.
 
     Args:
         name: ``python/TOPIC/LEVEL``, ``python-repair/…`` or ``python-debug/…``.
         partial: pay the chance-corrected share of hidden tests passed instead of all or nothing.
+        quality: weights of quality parts, e.g. ``{"lint": 0.2, "secure": 0.5}`` beside the tests'
+            1: what a right program is paid less for (see ``domains.code_quality``).
 
     Raises:
-        DomainError: for an unknown name.
+        DomainError: for an unknown name, or a weight of a part that does not exist.
     """
     spec = _by_name().get(name)
     if spec is None:
         raise DomainError(f"there is no domain {name!r}.{did_you_mean(name, _by_name())}")
     family, topic, level = name.split("/")
-    return _CLASSES[family](spec, _generator(topic, level), partial=partial)
+    domain = _CLASSES[family](spec, _generator(topic, level), partial=partial)
+    return QualityDomain(domain, _written, quality) if quality else domain
+
+
+def _written(task: Task, text: str) -> str:
+    return extract_function(text, task.metadata["entry_point"]).source or ""
 
 
 def _generator(topic: str, level: str) -> Generator:
