@@ -137,11 +137,11 @@ class ForgettingWatch:
             "forgetting_start",
             {"stage": self.stage, "scores": {d: t.mean for d, t in sorted(found.items())}},
         )
-        return json.loads(json.dumps(raw))
+        return self._read()
 
     def _replay_requests(self) -> list[TaskRequest]:
         """One sampled completion of each of the first training tasks."""
-        requests = []
+        requests: list[TaskRequest] = []
         for name in self.domains:
             size = self.session.domains[name].size(Split.TRAIN)
             for index in range(min(self.settings.replay, size or self.settings.replay)):

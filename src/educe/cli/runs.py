@@ -345,7 +345,10 @@ def show_mixture(arguments: argparse.Namespace) -> int:
     if view is not None and arguments.png:
         pictures.append(plot_interference(view, folder / "interference.png", store.name))
     if arguments.json:
-        told = {"domains": rows_json(rows), "png": str(pictures[0]) if pictures else None}
+        told: dict[str, JSON] = {
+            "domains": rows_json(rows),
+            "png": str(pictures[0]) if pictures else None,
+        }
         told["interference"] = None if view is None else view.to_json()
         told["interference_png"] = str(pictures[1]) if pictures[1:] else None
         _print_json(told)

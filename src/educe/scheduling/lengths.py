@@ -32,7 +32,8 @@ class LengthRamp:
         longest = max(self.lengths.values(), default=0)
         if self.num_batches >= self.steps or longest <= self.first:
             return float(max(longest, self.first))
-        grown = self.first * (longest / self.first) ** (self.num_batches / self.steps)
+        done = self.num_batches / self.steps
+        grown = float(self.first * (longest / self.first) ** done)
         return max(grown, float(min(self.lengths.values())))
 
     def factors(self) -> dict[str, float]:
