@@ -30,6 +30,7 @@ PROVIDERS: tuple[str, ...] = (
     "educe.domains.reasoning_gym",
     "educe.domains.builtin.arithmetic",
     "educe.domains.builtin.instructions",
+    "educe.domains.builtin.long_dialogue",
     "educe.domains.builtin.long_document",
     "educe.domains.builtin.python_functions",
     "educe.domains.builtin.repo_repair",

@@ -67,7 +67,6 @@ def measure(
 if __name__ == "__main__":
     name = sys.argv[1]
     path = Path(__file__).parent / name / "floors.json"
-    measured = (
-        measure(name, 200, ("/tiny", "/512", "/1k")) if name == "long_document" else measure(name)
-    )
+    is_long = name in ("long_document", "long_dialogue")
+    measured = measure(name, 200, ("/tiny", "/512", "/1k")) if is_long else measure(name)
     path.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n", encoding="utf-8")
