@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 from educe.core.protocols import DomainBase, DomainSpec
 from educe.core.types import Score, Split, Task, assistant, user
@@ -58,3 +59,11 @@ class SilentLetters(Letters):
 
     def score(self, task, state, transcript, services):
         return Score.wrong()
+
+
+class InProcessLetters(DistinctLetters):
+    """Its spec says nothing, but its scores own up to tests in the process of the model's code."""
+
+    def score(self, task, state, transcript, services):
+        right = super().score(task, state, transcript, services)
+        return replace(right, proof={"integrity": "in_process"})

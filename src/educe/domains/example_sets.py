@@ -76,6 +76,11 @@ class ExampleSet:
         self.rows = open_set(settings.path, settings.split)
         self._eval_rows = open_set(settings.eval_path, "") if settings.eval_path else None
 
+    @property
+    def in_process(self) -> str:
+        """A task of these rows whose tests the model's code could reach (see ``RunRows``)."""
+        return str(getattr(self.rows, "in_process", ""))
+
     def check(self, limit: int = 10_000) -> SetSummary:
         """Read the first rows; raises DomainError at the first bad one, naming file and line."""
         kinds: set[str] = set()

@@ -44,13 +44,17 @@ class RunRows:
 
     One pair a prompt and step, where its scores differ by at least 0.5. Keys are row numbers.
 
+    Attributes:
+        in_process: the task of a pair whose tests ran in the process of the model's code ("" for
+            none): training on it must be opted in to.
+
     Raises:
         DomainError: the run has no samples that make a pair.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._rows = _rows_of(folder)
+        self._rows, self.in_process = _rows_of(folder)
         if not self._rows:
             raise DomainError(
                 f"{folder}: no two samples of one prompt differ by {_MIN_GAP} in their reward, so "
@@ -68,9 +72,10 @@ class RunRows:
         return len(self._rows)
 
 
-def _rows_of(folder: Path) -> list[Row]:
+def _rows_of(folder: Path) -> tuple[list[Row], str]:
     from educe.observability.run_reader import RunReader
 
+    in_process: set[tuple[str, int, str]] = set()
     groups: dict[tuple[str, int, str], list[tuple[float, str, list[Any]]]] = {}
     for sample in RunReader(folder).samples():
         body = sample.body
@@ -80,8 +85,11 @@ def _rows_of(folder: Path) -> list[Row]:
             turns = [{k: m[k] for k in ("role", "content")} for m in body["messages"]]
             text = "\x1f".join(m["content"] for m in turns)
             groups.setdefault(key, []).append((float(body["reward"]), text, turns))
-    rows = []
-    for scored in groups.values():
+            if (body.get("score") or {}).get("proof", {}).get("integrity") == "in_process":
+                in_process.add(key)
+    rows, sharing = [], ""
+    for key, scored in groups.items():
         for better, worse, _ in best_against_worst(scored, min_gap=_MIN_GAP, limit=1):
             rows.append({"chosen": better, "rejected": worse})
-    return rows
+            sharing = sharing or (key[2] if key in in_process else "")
+    return rows, sharing

@@ -16,6 +16,7 @@ from educe.domains.example_sets import ExampleSet, SetSummary, epoch_size, sourc
 from educe.models.architectures import read_shape
 from educe.models.packaged_weights import PACKAGED, packaged_folder
 from educe.preflight.plan import Plan
+from educe.rollout.integrity import OPT_IN
 
 # Characters a token, counted low (see preflight.model): a row is rather thought too long.
 CHARACTERS_PER_TOKEN = 2.5
@@ -112,7 +113,8 @@ def _check_sets(plan: Plan, stage: str, data: Mapping[str, DataSettings]) -> Ite
             yield plan.error(f"{key}.streaming", "only [sft.data] can be a stream.")
             continue
         try:
-            summary = ExampleSet(name, settings, stage).check()
+            examples = ExampleSet(name, settings, stage)
+            summary = examples.check()
         except MissingExtraError as error:
             yield error
             continue
@@ -120,6 +122,8 @@ def _check_sets(plan: Plan, stage: str, data: Mapping[str, DataSettings]) -> Ite
             yield RecipeError(str(error), plan.where(f"{key}.path"))
             continue
         plan.example_sets[stage, name] = summary
+        if examples.in_process and not plan.recipe.sandbox.in_process_tests:
+            yield plan.error(f"{key}.path", f"{examples.in_process}: {OPT_IN}")
         context = plan.recipe.model.context_length
         if context and summary.longest > context * CHARACTERS_PER_TOKEN:
             action = "left out" if _too_long(plan.recipe, stage) == "skip" else "cut"

@@ -6,6 +6,11 @@ from educe.core.errors import DomainError
 from educe.core.types import Group, Split
 
 IN_PROCESS = "in_process"
+OPT_IN = (
+    "its tests ran in the process of the model's code (integrity = in_process), where a program "
+    "that knows them can forge a pass. Training on that must be opted in to: "
+    "sandbox.in_process_tests = true."
+)
 
 
 def check_integrity(group: Group, *, in_process_tests: bool) -> Group:
@@ -25,9 +30,6 @@ def check_integrity(group: Group, *, in_process_tests: bool) -> Group:
     for trajectory in group.trajectories:
         if trajectory.score.proof.get("integrity") == IN_PROCESS:
             raise DomainError(
-                f"{group.task.task_id}: its tests ran in the process of the model's code "
-                f"(integrity = in_process), where a program that knows them can forge a pass. "
-                f"Training on that must be opted in to: sandbox.in_process_tests = true. Or remove "
-                f"the domain {group.request.domain}."
+                f"{group.task.task_id}: {OPT_IN} Or remove the domain {group.request.domain}."
             )
     return group

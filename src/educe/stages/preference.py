@@ -9,6 +9,7 @@ from educe.config.settings import PreferenceSettings
 from educe.core.errors import DomainError
 from educe.domains.example_sets import epoch_size, source_weights
 from educe.preflight.stages import preference_of, reference_kind
+from educe.rollout.integrity import OPT_IN
 from educe.stages.sampled import harvest_groups, tell_harvest
 from educe.stages.supervised import example_sets, fitting, watch_of, watched_stage
 from educe.training_stages import StageParts, TrainingStage, stage_reference
@@ -63,6 +64,8 @@ def _sources(
     sources: dict[str, Source] = {}
     rows: dict[str, int] = {}
     for name, examples in example_sets(settings.data, "preference").items():
+        if examples.in_process and not parts.recipe.sandbox.in_process_tests:
+            raise DomainError(f"preference.data.{name}: {examples.in_process}: {OPT_IN}")
         sources[name], rows[name] = SetSource(examples), examples.num_train
         if not loss.is_paired and isinstance(examples.train(0), Pair):
             sources[name], rows[name] = LabelledSource(sources[name]), 2 * rows[name]

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from educe.core.errors import DomainError
+from educe.rollout.integrity import check_integrity
 from educe.sources import LocalSource, RemoteSource
 from educe.training_stages import StageParts, TrainingStage, record_step
 
@@ -139,13 +140,20 @@ def _sampler(
 
 
 def harvest_groups(parts: StageParts, plan: SamplingPlan, num_prompts: int) -> list[Group]:
-    """Sample groups with the weights of the stage's start; kept in RUN/harvest/STAGE.jsonl."""
+    """Sample groups with the weights of the stage's start; kept in RUN/harvest/STAGE.jsonl.
+
+    Raises:
+        DomainError: tests shared a process with the model's code, and the recipe does not opt in.
+    """
     from educe.trainers.sampling import harvest
 
     file = parts.folder / "harvest" / f"{parts.name}.jsonl"
+    allowed = parts.recipe.sandbox.in_process_tests
     with parts.spans.measure("rollout"), ExitStack() as stack:
         sampler, _ = _sampler(parts, plan, num_prompts, stack)
-        return harvest(sampler, num_prompts, file)
+        groups = harvest(sampler, num_prompts, file)
+    # Those that an earlier attempt left in the file were sampled under another recipe, perhaps.
+    return [check_integrity(group, in_process_tests=allowed) for group in groups]
 
 
 def tell_harvest(parts: StageParts, groups: list[Group], kept: Mapping[str, int]) -> None:
