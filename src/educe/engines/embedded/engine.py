@@ -10,16 +10,22 @@ from typing import Literal
 
 import torch
 
+from educe.core.errors import UnsupportedModelError
 from educe.core.protocols import Completion, GenerateRequest
 from educe.core.types import StopReason
 from educe.engines.embedded.execution import Forward, ModuleForward, Runner
 from educe.engines.embedded.fused import FusedForward, has_fused_forward
+from educe.engines.embedded.quantised import QuantisedForward
+from educe.engines.embedded.prompt_scores import PromptScores, score_prompts
 from educe.engines.embedded.sampler import sample
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, PrefixCache, Row, RowScheduler
 from educe.models.load import LoadedModel
 from educe.observability.timing import SILENT, PhaseTimer
 
 ForwardChoice = Literal["auto", "module"]
+TokenObserver = Callable[[Sequence[Row], torch.Tensor], None]
+"""Called with the rows that got a token and the raw logits [R, V] it was sampled from, before it is
+decided which rows end: it may cancel some."""
 
 
 class EmbeddedEngine:
@@ -32,7 +38,8 @@ class EmbeddedEngine:
         max_rows: completions decoded at once.
         exact: the same request gives the same tokens whatever else is in the batch (fp32).
         prefill_tokens: prompt tokens computed in one forward; longer prompts go in chunks.
-        dtype: type of the weights and of the cache; None takes the model's.
+        dtype: type of the weights and of the cache; None takes the model's. int8 quantises the
+            products (see ``quantised``), with a cache in bf16.
         forward: ``auto`` compiles a fused forward from the module where there is one (packed copies
             of the weights) and ``exact`` is off; ``module`` runs the module itself.
     """
@@ -64,6 +71,7 @@ class EmbeddedEngine:
         self._stop = frozenset(stop_token_ids)
         self._decode = decode
         self.timeline: PhaseTimer = SILENT
+        self.observer: TokenObserver | None = None
         self._prefill_tokens = prefill_tokens
         self.version = 0
         self._cancelled: list[GenerateRequest] = []
@@ -154,6 +162,23 @@ class EmbeddedEngine:
             done.update({c.request_id: c for c in self.step()})
         return [done[r.request_id] for r in requests]
 
+    def score(self, prompts: Sequence[Sequence[int]], num_top: int = 0) -> list[PromptScores]:
+        """Return the log-probabilities of prompts' own tokens; may be called between steps.
+
+        Raises:
+            ValueError: for an empty prompt.
+        """
+        size = 0 if self._exact else self._prefill_tokens
+        with self.timeline.measure("scoring prompts", sum(map(len, prompts))):
+            return score_prompts(
+                self._runner,
+                self._book,
+                prompts,
+                num_top,
+                together=size,
+                chunk=self._prefill_tokens,
+            )
+
     def _batches(self, jobs: Sequence[PrefillJob]) -> Iterable[list[PrefillJob]]:
         """Cut jobs into forwards of at most ``prefill_tokens``; exact mode runs each alone."""
         batch: list[PrefillJob] = []
@@ -212,13 +237,12 @@ class EmbeddedEngine:
         parameters = [row.request.parameters for row in rows]
         with self.timeline.measure("sampling", len(rows)):
             tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
-        ended = []
         for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             row.token_ids.append(token)
             row.logprobs.append(logprob)
-            if self._stop_reason(row) is not None:
-                ended.append(row)
-        return self._retire(ended)
+        if self.observer is not None:
+            self.observer(rows, logits)
+        return self._retire([row for row in rows if self._stop_reason(row) is not None])
 
     def _stop_reason(self, row: Row) -> StopReason | None:
         parameters = row.request.parameters
@@ -268,6 +292,13 @@ class EmbeddedEngine:
 
 
 def _forward(model: LoadedModel, dtype: torch.dtype | None, choice: ForwardChoice) -> Forward:
+    if dtype == torch.int8:
+        if choice == "module" or not has_fused_forward(model):
+            raise UnsupportedModelError(
+                "8-bit sampling needs the fused forward: not in mode exact, not with "
+                f"engine.forward = module, not for {model.causal.config.model_type} models"
+            )
+        return QuantisedForward(model, torch.bfloat16)
     if choice == "auto" and has_fused_forward(model):
         return FusedForward(model, dtype or model.head_weight().dtype)
     return ModuleForward(model, dtype)

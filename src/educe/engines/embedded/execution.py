@@ -100,10 +100,15 @@ class Runner:
     @torch.no_grad()
     def prefill(self, jobs: Sequence[PrefillJob], book: CacheBook) -> tuple[Tensor, list[int]]:
         """Compute the jobs' tokens; return the logits after each job's last token and segments."""
+        hidden, segment_ids = self.read(jobs, book)
+        return self.logits(hidden[_last_places(jobs)]), segment_ids
+
+    @torch.no_grad()
+    def read(self, jobs: Sequence[PrefillJob], book: CacheBook) -> tuple[Tensor, list[int]]:
+        """Compute the jobs' tokens; return their states [N, W], job after job, and segments."""
         context, segment_ids = self._reading(jobs, book)
         tokens, positions = _flat(jobs)
-        hidden = self._hidden([tokens], [positions], context)[0]
-        return self._logits(hidden[_last_places(jobs)]), segment_ids
+        return self._hidden([tokens], [positions], context)[0], segment_ids
 
     @torch.no_grad()
     def decode(self, rows: Sequence[Row]) -> Tensor:
@@ -112,7 +117,7 @@ class Runner:
         tokens = [[row.token_ids[-1]] for row in rows] + [[0]] * padding
         positions = [[row.next_position] for row in rows] + [[0]] * padding
         context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact)
-        return self._logits(self._hidden(tokens, positions, context)[:, 0])[: len(rows)]
+        return self.logits(self._hidden(tokens, positions, context)[:, 0])[: len(rows)]
 
     @torch.no_grad()
     def mixed(
@@ -129,7 +134,7 @@ class Runner:
         positions = [row.next_position for row in rows] + positions
         hidden = self._hidden([tokens], [positions], MixedContext(decode, prefill))[0]
         wanted = [*range(len(rows)), *(len(rows) + place for place in _last_places(jobs))]
-        return self._logits(hidden[wanted]), segment_ids
+        return self.logits(hidden[wanted]), segment_ids
 
     def _hidden(
         self, tokens: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], context: Any
@@ -172,11 +177,13 @@ class Runner:
                 self._regrets[number] = 0.0
         return self._levels
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [N, V] of states [N, W]."""
         if self.exact and len(hidden) < self.row_multiple:
             padded = hidden.new_zeros(self.row_multiple, hidden.shape[1])
             padded[: len(hidden)] = hidden
-            return self._logits(padded)[: len(hidden)]
+            return self.logits(padded)[: len(hidden)]
         return self.forward.logits(hidden)
 
 
