@@ -19,6 +19,8 @@ from educe.core.types import JSON
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "lora": ("peft", "LoRA adapters"),
     "datasets": ("datasets", "Hugging Face dataset folders"),
+    "serve": ("starlette", "educe serve"),
+    "inspect": ("inspect_ai", "suites as Inspect tasks"),
     "tensorboard": ("tensorboard", "live sink"),
     "wandb": ("wandb", "live sink"),
     "mlflow": ("mlflow", "live sink"),

@@ -33,6 +33,7 @@ VERBS = {
     "forgetting": "which of hundreds of domains a checkpoint lost: screen, confirm, trend",
     "gate": "promote, hold or roll back a model, by a policy; exit codes for CI",
     "chat": "talk to a model or to the result of a run",
+    "serve": "serve a model over HTTP as OpenAI does: chat, completions, likelihoods",
     "domains": "list, search, show and check domains",
     "safety": "review texts; train and measure its classifier; the human review queue",
     "sandbox": "what isolation this machine offers, and a self-test",
