@@ -143,7 +143,7 @@ def run_suite(
     if len(set(names)) != len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise EduceError(f"two parts of a suite have the same name: {', '.join(twice)}")
-    settings = _settings(subject, plan, asked)
+    settings = suite_settings(plan, asked, subject.identity)
     domains = {a.name: a.domain for a in asked}
     strategies = {a.name: a.strategy for a in asked}
     journal = None if out is None else out / f"{name}.jsonl"
@@ -221,13 +221,14 @@ def suite_rows(group: Group, strategy: Strategy | None = None) -> list[EvalRow]:
     wordings stays one item.
     """
     base = group.task.metadata.get("base_hash")
-    rows = [_refused(r) for r in rows_of(group)]
+    rows = [refused_row(r) for r in rows_of(group)]
     if base:
         rows = [replace(r, content_hash=str(base)) for r in rows]
     return rows if strategy is None else strategy.reduce(group, rows)
 
 
-def _refused(row: EvalRow) -> EvalRow:
+def refused_row(row: EvalRow) -> EvalRow:
+    """Return a row with ``refused`` as its outcome where a wrong completion declines to answer."""
     if row.outcome not in (Outcome.WRONG, Outcome.UNPARSEABLE) or row.value:
         return row
     last = next((m.content for m in reversed(row.completion) if m.role == "assistant"), "")
@@ -248,14 +249,15 @@ def _context(
     )
 
 
-def _settings(subject: Subject, plan: SuitePlan, asked: Sequence[Asked]) -> dict[str, JSON]:
+def suite_settings(plan: SuitePlan, asked: Sequence[Asked], identity: JSON) -> dict[str, JSON]:
+    """Return what the rows of a suite depend on, and what reading them needs."""
     return {
         "suite": plan.suite,
         "tier": plan.tier,
         # As they were asked for: a reader must be able to load them again.
         "dimensions": list(plan.dimensions)
         or list(dict.fromkeys(a.name.partition("/")[0] for a in asked)),
-        "identity": subject.identity,
+        "identity": identity,
         "split": {a.name: str(a.part.split) for a in asked},
         "samples": {a.name: a.part.samples for a in asked},
         "temperature": {a.name: a.requests[0].temperature for a in asked},
