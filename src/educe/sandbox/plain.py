@@ -9,7 +9,6 @@ from __future__ import annotations
 import marshal
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 from educe.sandbox.contract import BoxVerdict, Job, Level, Limits, Result, Times
 from educe.sandbox.inside import process_tree
+from educe.sandbox.inside.folders import remove_tree
 from educe.sandbox.launch import command
 from educe.sandbox.outcome import Ending, conclude
 from educe.sandbox.payload import base_environment, import_paths, job_payload, preloads
@@ -42,7 +42,7 @@ def _run_once(job: Job, wall_s: float) -> Result:
     except OSError as error:
         return Result(BoxVerdict.INFRA, f"cannot start a process: {error}", level=Level.PLAIN)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def _run_in(job: Job, folder: str, begun: float, wall_s: float) -> Result:

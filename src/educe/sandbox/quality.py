@@ -52,11 +52,15 @@ for node in ast.walk(tree):
     elif isinstance(node, ast.ExceptHandler) and node.type is None:
         insecure.append(f"line {node.lineno}: bare except")
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        functions.append([node.name, complexity(node)])
+        functions.append([node.name[:40], complexity(node)])
         documented += ast.get_docstring(node) is not None
-lines = source.splitlines()
-long_lines = sum(len(line) > 100 for line in lines)
-print({"compiles": True, "insecure": insecure[:50], "functions": functions[:500],
+BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+loose = ast.Module([s for s in tree.body if not isinstance(s, BLOCKS)], [])
+worst = max([count for _, count in functions] + [complexity(loose)])
+# Only lines that say something: empty ones and comments must not thin out what is found.
+lines = [line for line in source.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+long_lines = sum(len(line) > 100 for line in source.splitlines())
+print({"compiles": True, "insecure": insecure[:50], "worst": worst, "functions": len(functions),
        "documented": documented, "long_lines": long_lines, "lines": len(lines)})
 """
 
@@ -149,14 +153,12 @@ def _facts(text: str) -> dict[str, list[str]] | None:
 
 
 def _static_parts(facts: Mapping[str, object], policy: QualityPolicy) -> dict[str, float]:
-    functions = facts["functions"]
-    assert isinstance(functions, list)
-    worst = max((count for _, count in functions), default=1)
+    functions, worst = _number(facts["functions"]), _number(facts["worst"])
     span = policy.worst_complexity - policy.good_complexity
     simple = 1.0 - (worst - policy.good_complexity) / span
     insecure, lines = facts["insecure"], max(1, _number(facts["lines"]))
     assert isinstance(insecure, list)
-    documented = _number(facts["documented"]) / len(functions) if functions else 1.0
+    documented = _number(facts["documented"]) / functions if functions else 1.0
     long_lines = 1.0 - min(1.0, 5.0 * _number(facts["long_lines"]) / lines)
     return {
         "compiles": 1.0,
@@ -176,7 +178,15 @@ def _lint(source: str, num_lines: object, policy: QualityPolicy) -> tuple[float 
     if program is None:
         return None, []
     command = [program, "check", "--isolated", "--no-cache", "--quiet", "--output-format", "json"]
-    command += ["--select", ",".join(policy.ruff_rules), "--stdin-filename", "candidate.py", "-"]
+    # What a program says of its own faults does not count.
+    command += [
+        "--ignore-noqa",
+        "--select",
+        ",".join(policy.ruff_rules),
+        "--stdin-filename",
+        "candidate.py",
+        "-",
+    ]
     try:
         done = subprocess.run(
             command,

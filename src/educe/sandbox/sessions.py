@@ -59,6 +59,10 @@ class Turn:
         return "\n".join(part.rstrip("\n") for part in parts if part.strip())
 
 
+class SessionLostError(SandboxError):
+    """The box died, and with it the session's files; the next use opens a new one."""
+
+
 class SessionFileError(JobError):
     """A file of the session that cannot be read or written, and why."""
 
@@ -139,9 +143,12 @@ class Session:
         """
         try:
             arguments = json.loads(call.arguments or "{}")
-            return self._tool(call.name, arguments)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return f"[tool error: {error}]"
+            answer = self._tool(call.name, arguments)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            answer = f"[tool error: {error}]"
+        except SessionLostError as error:  # what the model started has ended it
+            answer = f"[session reset: {error}]"
+        return answer.encode("utf-8", "backslashreplace").decode()  # file names may be any bytes
 
     def _tool(self, name: str, arguments: Mapping[str, Any]) -> str:
         spec = next((tool for tool in TOOLS if tool.name == name), None)
@@ -193,7 +200,7 @@ class Session:
             answer = self._ask((kind, *arguments), 30.0)
         except (OSError, EOFError):
             self._lose()
-            raise SandboxError("the session's box died; its files are gone") from None
+            raise SessionLostError("the session's box died; its files are gone") from None
         if "error" in answer:
             where = f" {arguments[0]!r}" if arguments else ""
             raise SessionFileError(f"cannot {kind}{where}: {answer['error']}")

@@ -6,7 +6,6 @@ comes out of a box is decoded here, on our side, and trusted in nothing.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -52,7 +51,7 @@ def equal(expected: Any, got: Any, *, tolerance: float = 0.0) -> bool:
     if isinstance(expected, dict):
         return _dicts_equal(expected, got, tolerance)
     if isinstance(expected, (set, frozenset)):
-        return _typed_members(expected) == _typed_members(got)
+        return set(map(_key, expected)) == set(map(_key, got))
     return bool(expected == got)
 
 
@@ -67,13 +66,28 @@ def _floats_equal(a: float, b: float, tolerance: float) -> bool:
 
 
 def _dicts_equal(expected: dict[Any, Any], got: dict[Any, Any], tolerance: float) -> bool:
-    if len(expected) != len(got) or _typed_members(expected) != _typed_members(got):
+    if len(expected) != len(got):
         return False
-    return all(equal(value, got[key], tolerance=tolerance) for key, value in expected.items())
+    found = {_key(key): value for key, value in got.items()}
+    return all(
+        (wanted := _key(key)) in found and equal(value, found[wanted], tolerance=tolerance)
+        for key, value in expected.items()
+    )
 
 
-def _typed_members(values: Any) -> set[str]:
-    return {json.dumps(encode(value)) for value in values}
+def _key(value: Any) -> Any:
+    """Return a stand-in for a member or key: equal stand-ins have equal values of equal types.
+
+    Each part is looked at once, however deep sets are nested.
+    """
+    kind = type(value)
+    if kind is float or kind is complex:
+        return kind.__name__, repr(value)  # nan is nan, and 0.0 is not -0.0
+    if kind is tuple:
+        return "tuple", tuple(map(_key, value))
+    if kind is frozenset:
+        return "frozenset", frozenset(map(_key, value))
+    return kind.__name__, value
 
 
 def show(value: Any, limit: int = 300) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import marshal
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from educe.sandbox.inside import cgroups, kernel, zygote
 from educe.sandbox.inside.boxes import Box, Request, Shape
 from educe.sandbox.inside.cgroups import Slots
+from educe.sandbox.inside.folders import remove_tree
 
 if TYPE_CHECKING:
     from educe.sandbox.inside.supervisor import Supervisor
@@ -153,7 +153,7 @@ def _sweep() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
         owner = path.name.removeprefix(_FOLDER).split("-")[0]
         if owner.isdigit() and not cgroups.is_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(str(path))
 
 
 def _spawn(nursery: Nursery, control: socket.socket) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MUCH_SHARED_KIB = 1024
 _TICK = os.sysconf("SC_CLK_TCK")
 _LOOK_S = 0.05
 
@@ -73,7 +73,7 @@ class Usage(NamedTuple):
     """What processes use together.
 
     Attributes:
-        memory_mb: private and resident.
+        memory_mb: resident, files aside; what they share is counted once.
         cpu_s: dead children's included.
         waited_s: the longest that one of them was ready to run while neither it nor another ran.
         is_ready: whether one is ready to run, or runs.
@@ -91,13 +91,12 @@ def usage(pids: list[int], *, with_memory: bool = True, niceness: int = 0) -> Us
     Only processes of ordinary policy and the given niceness count as waiting or ready: one that
     stepped back by itself waits because it wants to.
     """
-    pages = ticks = longest_ns = all_ns = 0
+    memory_kib = ticks = longest_ns = all_ns = 0
     is_ready = False
     for pid in pids:
         with contextlib.suppress(ValueError, IndexError):
             if with_memory:
-                fields = _read(f"/proc/{pid}/statm").split()
-                pages += int(fields[1]) - int(fields[2])
+                memory_kib += _memory_kib(pid)
             about = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
             ticks += sum(int(number) for number in about[11:15])
             ran_ns, waited_ns = (int(n) for n in _read(f"/proc/{pid}/schedstat").split()[:2])
@@ -107,7 +106,29 @@ def usage(pids: list[int], *, with_memory: bool = True, niceness: int = 0) -> Us
                 longest_ns = max(longest_ns, waited_ns + ran_ns)
                 is_ready = is_ready or about[0] == b"R"
     waited_s = max(0, longest_ns - all_ns) * 1e-9
-    return Usage(pages * _PAGE / (1 << 20), ticks / _TICK, waited_s, is_ready)
+    return Usage(memory_kib / 1024, ticks / _TICK, waited_s, is_ready)
+
+
+def _memory_kib(pid: int) -> int:
+    """Return a process's anonymous memory and its part of the memory that it shares."""
+    place = f"/proc/{pid}"
+    about = _read(f"{place}/status")
+    if b"\nRssAnon:" not in about:  # it is dead, or only its first thread is
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):
+                place = f"/proc/{pid}/task/{task}"
+                about = _read(f"{place}/status")
+                if b"\nRssAnon:" in about:
+                    break
+    shared = _kib(about, b"\nRssShmem:")
+    if shared > _MUCH_SHARED_KIB:  # the kernel divides it by those who share it, which takes longer
+        shared = _kib(_read(f"{place}/smaps_rollup"), b"\nPss_Shmem:") or shared
+    return _kib(about, b"\nRssAnon:") + shared
+
+
+def _kib(text: bytes, name: bytes) -> int:
+    fields = text.partition(name)[2].split(None, 1)
+    return int(fields[0]) if fields else 0
 
 
 def longest_wait_s(pids: list[int]) -> float:

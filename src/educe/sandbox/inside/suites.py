@@ -9,15 +9,15 @@ file's name, and whoever waits for it only counts tests that are required by nam
 Imported by the jobs that run a suite only: ``unittest`` would make every fork dearer.
 """
 
-# ruff: noqa: PTH109, PTH118, PTH119, PTH120, PTH122
+# ruff: noqa: PTH100, PTH109, PTH118, PTH119, PTH120, PTH122, PTH123
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import json
 import os
 import sys
+import types
 import unittest
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -70,6 +70,19 @@ def _see_the_checkout(path: str) -> None:
     sys.path[:0] = [os.path.join(os.getcwd(), os.path.dirname(path)), os.getcwd()]
 
 
+def _load(path: str) -> types.ModuleType:
+    """Return a test file as a module, made from its text.
+
+    Not imported: a folder or a compiled file of the candidate's beside it would come first.
+    """
+    module = types.ModuleType(os.path.splitext(os.path.basename(path))[0])
+    module.__file__ = os.path.abspath(path)
+    sys.modules[module.__name__] = module
+    with open(path, "rb") as file:
+        exec(compile(file.read(), module.__file__, "exec"), module.__dict__)
+    return module
+
+
 def run_file(path: str, descriptor: int) -> NoReturn:
     """Import one test file and run what it holds; reports are JSON lines on a descriptor."""
 
@@ -79,7 +92,7 @@ def run_file(path: str, descriptor: int) -> NoReturn:
 
     try:
         _see_the_checkout(path)
-        module = importlib.import_module(os.path.splitext(os.path.basename(path))[0])
+        module = _load(path)
     except BaseException as error:
         report("", "error", f"cannot be imported: {type(error).__name__}: {error}")
         os._exit(1)

@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 MAX_DEPTH = 200
+_MAX_ALIKE = 64  # members of a set or keys of a dictionary with one hash
 _dumps, _b64encode = json.dumps, base64.b64encode  # patching the modules later changes nothing
 
 
@@ -68,14 +69,13 @@ def decode(node: Any, depth: int = 0) -> Any:
         if tag == "t":
             return tuple(decode(item, depth + 1) for item in _items(body))
         if tag == "d":
-            return {
-                decode(key, depth + 1): decode(value, depth + 1)
-                for key, value in (_pair(item) for item in _items(body))
-            }
+            pairs = [_pair(item) for item in _items(body)]
+            keys = _spread([decode(key, depth + 1) for key, _ in pairs])
+            return dict(zip(keys, [decode(value, depth + 1) for _, value in pairs], strict=True))
         if tag == "s":
-            return {decode(item, depth + 1) for item in _items(body)}
+            return set(_spread([decode(item, depth + 1) for item in _items(body)]))
         if tag == "f":
-            return frozenset(decode(item, depth + 1) for item in _items(body))
+            return frozenset(_spread([decode(item, depth + 1) for item in _items(body)]))
         if tag == "i":
             return int(body, 16)
         if tag == "b":
@@ -86,6 +86,17 @@ def decode(node: Any, depth: int = 0) -> Any:
     except (TypeError, ValueError) as error:
         raise ValueFormatError(f"malformed {tag!r}: {error}") from None
     raise ValueFormatError(f"unknown tag {tag!r}")
+
+
+def _spread(members: list[Any]) -> list[Any]:
+    """Return the members; refuse many with one hash, which take quadratic time to put together."""
+    counts: dict[int, int] = {}
+    for member in members:
+        code = hash(member)
+        counts[code] = counts.get(code, 0) + 1
+    if counts and max(counts.values()) > _MAX_ALIKE:
+        raise ValueFormatError("too many members with one hash")
+    return members
 
 
 def _items(body: Any) -> list[Any]:
