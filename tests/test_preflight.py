@@ -234,6 +234,8 @@ def test_micro_batch_over_the_update_is_noted(folder: Path) -> None:
     ("text", "expected"),
     [
         ("[run]\nmode = 'exact'\n[rl]\nmax_staleness = 2\n", 'run.mode = "exact" trains on-policy'),
+        ("[run]\nmode = 'exact'\n[engine]\ndtype = 'int8'\n", 'Set run.mode = "fast"'),
+        ("[engine]\ndtype = 'int8'\nforward = 'module'\n", 'Set engine.forward = "auto"'),
         ("[eval]\nsamples = 4\n", "4 greedy samples of a task are all the same"),
         (
             "[algorithm]\nkl_estimator = 'k1'\nkl_coefficient = 0\n",

@@ -28,6 +28,7 @@ Announce = Callable[[str], None]
 
 # Rounding of bf16 logits alone makes 0.001 to 0.013 on batches of short answers (docs/log.md).
 BF16_MISMATCH = 0.03
+INT8_MISMATCH = 0.25
 
 
 def train(
@@ -100,8 +101,12 @@ def train_here(
     guests: list[Any] = open_sinks(loaded.recipe.run.sinks, store)
     if live:
         guests.append(LiveView())
-    narrow = "bfloat16" in (loaded.recipe.engine.dtype, loaded.recipe.model.compute_dtype)
-    limits = AlarmLimits(mismatch=BF16_MISMATCH) if narrow else AlarmLimits()
+    sampling = loaded.recipe.engine.dtype
+    limits = AlarmLimits()
+    if "bfloat16" in (sampling, loaded.recipe.model.compute_dtype):
+        limits = AlarmLimits(mismatch=BF16_MISMATCH)
+    if sampling == "int8":
+        limits = AlarmLimits(mismatch=INT8_MISMATCH)
     recorder = TeeRecorder(store, *guests, watch=AlarmWatch(limits))
     error: BaseException | None = None
     try:

@@ -325,8 +325,9 @@ class OptimizerSettings(Section):
 class EngineSettings(Section):
     kind: Literal["embedded"] = Field("embedded", description="Which engine samples.")
     max_rows: int = Field(64, gt=0, description="Completions decoded at once.")
-    dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
-        "auto", description="Weights' type for sampling; auto takes the trainer's."
+    dtype: Literal["auto", "float32", "bfloat16", "float64", "int8"] = Field(
+        "auto",
+        description="Weights' type for sampling; auto takes the trainer's, int8 rounds products.",
     )
     forward: Literal["auto", "module"] = Field(
         "auto",

@@ -115,6 +115,14 @@ def check_exclusions(plan: Plan) -> Iterator[EduceError]:
             f'run.mode = "exact" trains on-policy only; got max_staleness = {rl.max_staleness}. '
             f'Set it to 0, or run.mode = "fast".',
         )
+    engine = recipe.engine
+    if engine.dtype == "int8" and (recipe.run.mode == "exact" or engine.forward == "module"):
+        other = 'run.mode = "fast"' if recipe.run.mode == "exact" else 'engine.forward = "auto"'
+        yield plan.error(
+            "engine.dtype",
+            "int8 rounds the products of the fused forward, which neither run.mode = exact nor "
+            f"engine.forward = module uses. Set {other}, or another engine.dtype.",
+        )
     if recipe.eval.samples > 1 and recipe.eval.temperature == 0 and "eval" in recipe.stages:
         yield plan.error(
             "eval.samples",

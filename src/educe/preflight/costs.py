@@ -15,7 +15,7 @@ from educe.core.types import JSON
 from educe.models.architectures import ModelShape
 from educe.preflight.hardware import GpuProfile
 
-BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int8": 2}  # int8: its cache is in bf16
 # Part of a pack's tokens that is trained where its cost is measured: groups of 8 completions of 48
 # tokens that share a prompt of 64.
 TRAINED = 8 * 48 / (64 + 8 * 48)

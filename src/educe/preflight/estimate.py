@@ -17,7 +17,7 @@ from educe.preflight.devices import takes_cuda
 from educe.preflight.plan import Plan
 from educe.preflight.stages import CHARACTERS_PER_TOKEN, keeps_preference_copy, samples
 
-BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int8": 2}  # int8: its cache is in bf16
 GIB = 1024**3
 # Python, torch and transformers, loaded and idle; then one reward worker.
 _RUNTIME_BYTES = 600 * 1024**2

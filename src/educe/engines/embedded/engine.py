@@ -15,8 +15,8 @@ from educe.core.protocols import Completion, GenerateRequest
 from educe.core.types import StopReason
 from educe.engines.embedded.execution import Forward, ModuleForward, Runner
 from educe.engines.embedded.fused import FusedForward, has_fused_forward
-from educe.engines.embedded.quantised import QuantisedForward
 from educe.engines.embedded.prompt_scores import PromptScores, score_prompts
+from educe.engines.embedded.quantised import QuantisedForward
 from educe.engines.embedded.sampler import sample
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, PrefixCache, Row, RowScheduler
 from educe.models.load import LoadedModel

@@ -100,7 +100,7 @@ class _Layer:
         )
         rows, biases = [], []
         for name, heads in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads)):
-            weight = read(f"{attention}{name}_proj.weight") * before
+            weight = shape.folded(read(f"{attention}{name}_proj.weight"), before)
             key = f"{attention}{name}_proj.bias"
             bias = read(key) if key in state else None
             if name != "v":
@@ -113,8 +113,9 @@ class _Layer:
         self.out = shape.matrix(
             read(attention + "o_proj.weight"), _optional(state, attention + "o_proj.bias")
         )
-        self.gate = shape.matrix(read(mlp + "gate_proj.weight") * between)
-        self.up = shape.matrix(read(mlp + "up_proj.weight") * between)
+        self.norms = (before, between)
+        self.gate = shape.matrix(shape.folded(read(mlp + "gate_proj.weight"), between))
+        self.up = shape.matrix(shape.folded(read(mlp + "up_proj.weight"), between))
         self.down = shape.matrix(read(mlp + "down_proj.weight"))
         self.head_norms: Tensor | None = None
         if attention + "q_norm.weight" in state:
@@ -147,7 +148,12 @@ class _Shape:
         self.wide = torch.promote_types(dtype, torch.float32)
         self.scale = self.head_width**-0.5
 
-    def matrix(self, weight: Tensor, bias: Tensor | None = None) -> _Matrix:
+    def folded(self, weight: Tensor, norm: Tensor) -> Tensor:
+        """Return a projection [O, W] that reads what comes before the norm's own weight [W]."""
+        return weight * norm
+
+    def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """Return a linear layer in the compute type; a narrower forward makes its own kind."""
         bias = None if bias is None else bias.to(self.dtype)
         return _Matrix(weight.to(self.dtype).contiguous(), bias)
 
@@ -162,11 +168,14 @@ class FusedForward:
         if not has_fused_forward(model):
             raise ValueError(f"no fused forward for {model.causal.config.model_type}")
         self._model = model
-        self._shape = _Shape(model.causal.config, dtype)
+        self._shape = self._make_shape(model.causal.config, dtype)
         rotary = model.decoder.rotary_emb
         self._frequencies: Tensor = rotary.inv_freq.float()
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
         self.load()
+
+    def _make_shape(self, config: Any, dtype: torch.dtype) -> _Shape:
+        return _Shape(config, dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,7 +191,8 @@ class FusedForward:
         head = names.get("lm_head.weight", embedding)
         norm = names["model.norm.weight"].to(shape.wide)
         self._embedding = embedding.detach().to(shape.dtype, copy=True)
-        self._head = shape.matrix(head.detach().to(shape.wide) * norm)
+        self._final_norm = norm.detach().clone()
+        self._head = shape.matrix(shape.folded(head.detach().to(shape.wide), norm))
         count = self._model.causal.config.num_hidden_layers
         self._layers = [_Layer(names, f"model.layers.{i}.", shape) for i in range(count)]
 
@@ -196,15 +206,15 @@ class FusedForward:
         for number, layer in enumerate(self._layers):
             query, key, value = self._project(layer, x, rotation, num_rows, length)
             seen = context.attend(number, query, key, value, shape.scale)
-            x += layer.out(seen.transpose(1, 2).reshape(num_rows * length, -1))
-            normed = self._norm(x)
-            x += layer.down(layer.up.times(normed, layer.gate.silu(normed)))
+            self._add_attention(layer, x, seen.transpose(1, 2).reshape(num_rows * length, -1))
+            self._add_feed_forward(layer, x)
         return x.view(num_rows, length, shape.width)
 
     @torch.no_grad()
     def logits(self, hidden_NW: Tensor) -> Tensor:
         """Return logits [N, V] in the compute type."""
-        return self._head(self._norm(hidden_NW))
+        out: Tensor = self._head(self._norm(hidden_NW))
+        return out
 
     def _rotation(self, positions_N: Tensor) -> Tensor:
         # In fp32 whatever the weights, as the modules of transformers do it.
@@ -213,12 +223,26 @@ class FusedForward:
         wide = torch.complex128 if self._shape.wide == torch.float64 else torch.complex64
         return rotation.to(wide).unsqueeze(1)  # [N, 1, D / 2]
 
+    def _joined(self, layer: _Layer, x: Tensor) -> Tensor:
+        """Return queries, keys and values side by side [N, (H + 2 K) D]."""
+        out: Tensor = layer.qkv(self._norm(x))
+        return out
+
+    def _add_attention(self, layer: _Layer, x: Tensor, seen: Tensor) -> None:
+        x += layer.out(seen)
+
+    def _add_feed_forward(self, layer: _Layer, x: Tensor) -> None:
+        normed = self._norm(x)
+        x += layer.down(layer.up.times(normed, layer.gate.silu(normed)))
+
+    def _norm_scale(self, x: Tensor) -> Tensor:
+        """Return what the norm multiplies each row by, [N, 1]."""
+        scale: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return scale.square_().mul_(1.0 / self._shape.width).add_(self._shape.epsilon).rsqrt_()
+
     def _norm(self, x: Tensor) -> Tensor:
-        shape = self._shape
-        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = scale.square_().mul_(1.0 / shape.width).add_(shape.epsilon).rsqrt_()
-        normed: Tensor = x * scale
-        return normed.to(shape.dtype)
+        normed: Tensor = x * self._norm_scale(x)
+        return normed.to(self._shape.dtype)
 
     def _project(
         self, layer: _Layer, x: Tensor, rotation: Tensor, num_rows: int, length: int
@@ -226,7 +250,7 @@ class FusedForward:
         """Return rotated queries [B, H, T, D], rotated keys and values [B, K, T, D]."""
         shape = self._shape
         count = shape.heads + shape.kv_heads
-        joined = layer.qkv(self._norm(x)).view(len(x), -1, shape.head_width)
+        joined = self._joined(layer, x).view(len(x), -1, shape.head_width)
         rotating = joined[:, :count].to(shape.wide)
         if layer.head_norms is not None:
             mean = rotating.square().mean(-1, keepdim=True)
@@ -240,5 +264,5 @@ class FusedForward:
         return (
             heads(turned[:, : shape.heads]),
             heads(turned[:, shape.heads :]),
-            heads(joined[:, count:]),
+            heads(joined[:, count:].to(shape.dtype)),
         )

@@ -1,0 +1,208 @@
+"""The fused forward with 8-bit products: integers times integers, scales outside.
+
+Shapes: N tokens, I inputs, O outputs of a matrix.
+
+Each row of activations is divided by its largest absolute value over 127 and rounded (dynamic, one
+scale a token); each output of a matrix has a scale of its own, fixed when the weights are loaded.
+The product of the integers is exact, so the rounding of both is the only error. A norm cancels in
+the quotient: only its weights matter, the rest enters the row's scale. Keys, values and attention
+stay in the compute type, the residual stream in fp32. The down projection stays in the compute type
+too: its inputs have the widest spread, and rounding it alone doubles the error of all the others
+together (docs/design/0004).
+
+What is sampled is the rounded model's distribution, and its log-probabilities are kept as such:
+the trainer's importance correction sees the true ratio (``mismatch`` in the metrics says how far
+the two are apart).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from educe.core.forest import Span
+from educe.engines.embedded.fused import FusedForward, _Layer, _Matrix, _Shape
+from educe.models.attention import ForestContext
+
+_TOP = 127.0
+_TINY = 1e-20
+
+
+class _Int8Matrix:
+    """x W^T for integer rows; ``bias`` is for the caller, who knows the rows' scales."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        peaks = weight.abs().amax(1).float().clamp_min(_TINY)
+        self.bias = bias
+        self._scale = peaks / _TOP
+        integers = (weight.float() / self._scale.unsqueeze(1)).round_().to(torch.int8)
+        self._packed = has_integer_kernel(weight.device)
+        if self._packed:
+            self._weight = torch.ops.onednn.qlinear_prepack(integers, None)
+            self._zeros = torch.zeros(len(integers), dtype=torch.int32)
+        else:
+            self._weight = integers
+
+    def __call__(self, rows_NI: Tensor) -> Tensor:
+        """Return fp32 [N, O] of int8 rows, the weights' scales in it."""
+        if self._packed:
+            packed: Tensor = torch.ops.onednn.qlinear_pointwise(
+                rows_NI, 1.0, 0, self._weight, self._scale, self._zeros, None, 1.0, 0,
+                torch.float32, "none", [], "",
+            )  # fmt: skip
+            return packed
+        out: Tensor = (rows_NI.float() @ self._weight.float().T) * self._scale
+        return out
+
+
+def has_integer_kernel(device: torch.device) -> bool:
+    """Return whether torch has a packed 8-bit product here; without, the same sums in fp32."""
+    return (
+        device.type == "cpu"
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.onednn, "qlinear_prepack")
+    )
+
+
+class _Int8Shape(_Shape):
+    def folded(self, weight: Tensor, norm: Tensor) -> Tensor:
+        """Norm weights stay with the activations: they make the few huge channels small."""
+        return weight
+
+    def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """Return the matrix as it is: it is rounded when the channels' sizes are known."""
+        return _Wide(weight.to(self.wide), None if bias is None else bias.to(self.wide))
+
+
+class _Wide:
+    """A matrix before rounding; ``peaks`` [I] are the largest inputs seen."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+        self.peaks = torch.zeros(weight.shape[1])
+
+    def __call__(self, x_NI: Tensor) -> Tensor:
+        self.peaks = torch.maximum(self.peaks, x_NI.abs().amax(0).float())
+        out: Tensor = torch.nn.functional.linear(x_NI, self.weight)
+        return out
+
+
+def _balance(peaks_I: Tensor, *weights: Tensor) -> Tensor:
+    """Return what to divide each input channel by, so that inputs and weights round alike.
+
+    The geometric mean of SmoothQuant (arXiv:2211.10438) with its strength 0.5.
+    """
+    columns = torch.stack([w.abs().amax(0).float() for w in weights]).amax(0)
+    return (peaks_I.clamp_min(1e-5) / columns.clamp_min(1e-5)).sqrt_()
+
+
+def quantise(x_NI: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 rows and their scales [N, 1]: x is about rows * scales."""
+    peaks = x_NI.abs().amax(-1, keepdim=True).float().clamp_min_(_TINY)
+    return (x_NI * (_TOP / peaks)).round_().to(torch.int8), peaks.div_(_TOP)
+
+
+class QuantisedForward(FusedForward):
+    """See the module's text; ``dtype`` is that of keys, values and attention.
+
+    Raises:
+        ValueError: the model's layers cannot be fused.
+    """
+
+    _balances: list[tuple[Tensor, Tensor]] | None = None
+
+    def _make_shape(self, config: Any, dtype: torch.dtype) -> _Shape:
+        return _Int8Shape(config, dtype)
+
+    @torch.no_grad()
+    def load(self) -> None:
+        """Read the module's weights and round them.
+
+        Channels are balanced by what a short text makes of them, once: later weights differ little.
+        """
+        super().load()
+        if self._balances is None:
+            self._balances = self._measured()
+        for layer, (before, between) in zip(self._layers, self._balances, strict=True):
+            layer.norms = (layer.norms[0] / before, layer.norms[1] / between)
+            layer.qkv = _Int8Matrix(layer.qkv.weight * before, layer.qkv.bias)
+            layer.out = _Int8Matrix(layer.out.weight, layer.out.bias)
+            layer.gate = _Int8Matrix(layer.gate.weight * between, None)
+            layer.up = _Int8Matrix(layer.up.weight * between, None)
+            layer.down = _Matrix(layer.down.weight.to(self.dtype).contiguous())
+        self._head = _Int8Matrix(self._head.weight, None)
+
+    def _measured(self) -> list[tuple[Tensor, Tensor]]:
+        """Run the calibration text through the unrounded layers; return their balances."""
+        tokenizer = self._model.tokenizer
+        ids = tokenizer(CALIBRATION, add_special_tokens=False).input_ids
+        tokens = torch.tensor([ids], device=self._embedding.device)
+        positions = torch.arange(len(ids), device=tokens.device)[None]
+        plain = _Plain(self)
+        plain.hidden(tokens, positions, ForestContext([Span(0, len(ids), len(ids))]))
+        return [
+            (
+                _balance(layer.qkv.peaks, layer.qkv.weight),
+                _balance(layer.gate.peaks, layer.gate.weight, layer.up.weight),
+            )
+            for layer in self._layers
+        ]
+
+    @torch.no_grad()
+    def logits(self, hidden_NW: Tensor) -> Tensor:
+        """Return fp32 logits [N, V]."""
+        rows, scales = self._normed(hidden_NW, self._final_norm)
+        out: Tensor = self._head(rows).mul_(scales)
+        return out
+
+    def _normed(self, x: Tensor, norm_W: Tensor) -> tuple[Tensor, Tensor]:
+        rows, scales = quantise(x * norm_W)
+        return rows, scales.mul_(self._norm_scale(x))
+
+    def _joined(self, layer: _Layer, x: Tensor) -> Tensor:
+        rows, scales = self._normed(x, layer.norms[0])
+        out: Tensor = layer.qkv(rows).mul_(scales)
+        return out if layer.qkv.bias is None else out.add_(layer.qkv.bias)
+
+    def _add_attention(self, layer: _Layer, x: Tensor, seen: Tensor) -> None:
+        rows, scales = quantise(seen)
+        x.addcmul_(layer.out(rows), scales)
+        if layer.out.bias is not None:
+            x += layer.out.bias
+
+    def _add_feed_forward(self, layer: _Layer, x: Tensor) -> None:
+        rows, scales = self._normed(x, layer.norms[1])
+        gate = torch.nn.functional.silu(layer.gate(rows).mul_(scales), inplace=True)
+        x += layer.down(gate.mul_(layer.up(rows).mul_(scales)).to(self.dtype))
+
+
+class _Plain(FusedForward):
+    """The unrounded layers of a quantised forward, run once to see how large its channels get."""
+
+    def __init__(self, source: QuantisedForward) -> None:
+        self.__dict__.update(source.__dict__)
+
+    def _joined(self, layer: _Layer, x: Tensor) -> Tensor:
+        out: Tensor = layer.qkv(x * self._norm_scale(x) * layer.norms[0])
+        return out if layer.qkv.bias is None else out + layer.qkv.bias
+
+    def _add_attention(self, layer: _Layer, x: Tensor, seen: Tensor) -> None:
+        x += layer.out(seen.to(x.dtype))
+        if layer.out.bias is not None:
+            x += layer.out.bias
+
+    def _add_feed_forward(self, layer: _Layer, x: Tensor) -> None:
+        normed = x * self._norm_scale(x) * layer.norms[1]
+        x += layer.down(torch.nn.functional.silu(layer.gate(normed)) * layer.up(normed))
+
+
+CALIBRATION = """Question: A shop sells 12 pens at 3 coins each and 5 books at 20 coins each. How \
+much does it earn? Answer: 12 * 3 + 5 * 20 = 136 coins.
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+The river rose for three days; on the fourth, the old bridge between the two villages was closed. \
+{"name": "search", "arguments": {"query": "bridge", "limit": 2}}
+<b>Bold</b> \u00e9t\u00e9 \u2013 \u03c0 \u2248 3.14159!
+"""
