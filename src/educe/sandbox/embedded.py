@@ -228,7 +228,7 @@ class EmbeddedBackend:
             await writer.drain()
             parser, missing = wire.Reader(), len(jobs)
             while missing:
-                data = await reader.read(1 << 18)
+                data = await reader.read(wire.CHUNK)
                 if not data:
                     break
                 for head, _ in parser.feed(data):

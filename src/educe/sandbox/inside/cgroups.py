@@ -38,9 +38,12 @@ class Slot:
         self._limits: tuple[int, int] | None = None
         self._cpu_ns = 0
         memory = folders["memory"]
-        # Descriptors: a process that writes ``0`` to each entry is in the slot.
+        # Descriptors: a process that writes ``0`` to each entry is in the slot. A lone thread
+        # enters version 1 as a thread: the kernel then needs no lock on all processes, for which it
+        # may wait milliseconds (a grace period of RCU).
+        entry = "cgroup.procs" if version == 2 else "tasks"
         self.entries = [
-            os.open(f"{folder}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            os.open(f"{folder}/{entry}", os.O_WRONLY | os.O_CLOEXEC)
             for folder in dict.fromkeys(folders.values())
         ]
         events = "memory.events" if version == 2 else "memory.oom_control"

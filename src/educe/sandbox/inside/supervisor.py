@@ -160,7 +160,7 @@ class Supervisor:
         if not events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
             return
         try:
-            data = client.sock.recv(1 << 18)
+            data = client.sock.recv(wire.CHUNK)
             if client.is_session and data:
                 self._feed(client, data)
                 return

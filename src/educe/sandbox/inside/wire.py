@@ -13,6 +13,8 @@ from typing import Any
 
 PREFIX = struct.Struct("<II")
 MAX_FRAME = 1 << 30
+# What is read at once: below what the C library maps anew for each buffer.
+CHUNK = 1 << 16
 
 
 def pack(head: dict[str, Any], blob: bytes = b"") -> bytes:
@@ -55,7 +57,7 @@ def read_frame(sock: socket.socket, reader: Reader) -> list[tuple[dict[str, Any]
         EOFError: when the other end is gone.
     """
     while True:
-        data = sock.recv(1 << 18)
+        data = sock.recv(CHUNK)
         if not data:
             raise EOFError("the sandbox's supervisor is gone")
         frames = reader.feed(data)

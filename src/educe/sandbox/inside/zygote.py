@@ -213,16 +213,14 @@ class Zygote:
         except ChildProcessError:
             send(self.control, ("failed", box, "the exit status was lost"))
             return
-        orphans = 0
-        if init:
-            orphans = process_tree.num_living_children(init)
-            try:
-                os.kill(init, signal.SIGKILL)  # and with it all that the job left behind
-            except ProcessLookupError:
-                orphans = 0  # somebody killed it before: there is nothing left to end
+        orphans = process_tree.num_living_children(init) if init else 0
         exit_code = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime
         send(self.control, ("exit", box, exit_code, cpu_s, usage.ru_maxrss, orphans))
+        if init:
+            # And with it all that the job left behind. Afterwards: its dying goes before us.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(init, signal.SIGKILL)
 
     # ---- in the box ----
 
