@@ -5,77 +5,86 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from educe.domains.builtin.repo_repair.templates import Script, Template, bug
+from educe.domains.builtin.repo_repair.templates import Script, Step, Template, bug
 from educe.domains.builtin.repo_repair.vocabulary import WORDS
 
 _Constants = Mapping[str, int]
+
+
+def _do(statement: str) -> Step:
+    return statement, False
+
+
+def _see(expression: str) -> Step:
+    return expression, True
 
 
 def _ledger(rng: random.Random, name: str, constants: _Constants) -> Script:
     first, second, third = rng.sample(WORDS, 3)
     amounts = [rng.randint(1, 40) for _ in range(3)]
     return (
-        (f"it = {name}()", False),
-        ("it.total()", True),
-        (f"it.add({first!r}, {amounts[0]})", False),
-        ("it.total()", True),
-        (f"it.add({second!r}, {amounts[1]})", False),
-        (f"it.add({first!r}, {amounts[2]})", False),
-        ("it.total()", True),
-        (f"it.amount({first!r})", True),
-        (f"it.drop({second!r})", False),
-        ("it.total()", True),
-        (f"it.drop({third!r})", False),
-        (f"it.amount({third!r})", True),
-        (f"{name}().total()", True),
+        _do(f"it = {name}()"),
+        _see("it.total()"),
+        _do(f"it.add({first!r}, {amounts[0]})"),
+        _see("it.total()"),
+        _do(f"it.add({second!r}, {amounts[1]})"),
+        _do(f"it.add({first!r}, {amounts[2]})"),
+        _see("it.total()"),
+        _see(f"it.amount({first!r})"),
+        _do(f"it.drop({second!r})"),
+        _see("it.total()"),
+        _do(f"it.drop({third!r})"),
+        _see(f"it.amount({third!r})"),
+        _see(f"{name}().total()"),
     )
 
 
 def _history(rng: random.Random, name: str, constants: _Constants) -> Script:
     values = [rng.randint(-9, 60) for _ in range(constants["a"] + rng.randint(1, 3))]
     return (
-        (f"it, other = {name}(), {name}()", False),
-        ("it.newest()", True),
-        *((f"it.put({value})", False) for value in values[: constants["a"]]),
-        ("it.values()", True),
-        *((f"it.put({value})", False) for value in values[constants["a"] :]),
-        ("it.values()", True),
-        ("it.newest()", True),
-        ("other.values()", True),
+        _do(f"it, other = {name}(), {name}()"),
+        _see("it.newest()"),
+        *(_do(f"it.put({value})") for value in values[: constants["a"]]),
+        _see("it.values()"),
+        *(_do(f"it.put({value})") for value in values[constants["a"] :]),
+        _see("it.values()"),
+        _see("it.newest()"),
+        _see("other.values()"),
     )
 
 
-def _store(rng: random.Random, name: str, constants: _Constants) -> Script:
-    first, second = rng.sample(WORDS, 2)
-    amount = rng.randint(5, 40)
+def _schedule(rng: random.Random, name: str, constants: _Constants) -> Script:
+    length, start = constants["a"], rng.randint(0, 9)
+    end = start + length + rng.randint(1, 4)
+    late = end + length + rng.randint(1, 3)
+    later = late + length
     return (
-        (f"it = {name}()", False),
-        (f"it.put({first!r}, {amount})", False),
-        (f"it.take({first!r}, {amount - rng.randint(1, 4)})", True),
-        (f"it.left({first!r})", True),
-        (f"it.take({first!r}, {amount})", True),
-        (f"it.left({first!r})", True),
-        (f"it.take({second!r}, 3)", True),
-        (f"it.put({second!r}, {constants['a'] - 1})", False),
-        ("it.low()", True),
-        (f"it.put({second!r}, 1)", False),
-        ("it.low()", True),
+        _do(f"it = {name}()"),
+        _see(f"it.take({late}, {later})"),
+        _see(f"it.take({start}, {end})"),
+        _see(f"it.gap({start})"),
+        _see(f"it.take({end - 1}, {late})"),
+        _see(f"it.take({end}, {late})"),
+        _see(f"it.gap({start})"),
+        _see(f"it.gap({later + 9})"),
+        _see(f"it.take({later + 5}, {later + 4 + length})"),
+        _see("it.taken()"),
     )
 
 
 def _queue(rng: random.Random, name: str, constants: _Constants) -> Script:
     names = rng.sample(WORDS, 4)
     ranks = [rng.randint(1, 3) for _ in range(3)] + [constants["a"]]
-    joins = [(f"it.join({n!r}, {r})", False) for n, r in zip(names, ranks, strict=True)]
+    joins = [_do(f"it.join({n!r}, {r})") for n, r in zip(names, ranks, strict=True)]
     return (
-        (f"it = {name}()", False),
-        ("it.call()", True),
+        _do(f"it = {name}()"),
+        _see("it.call()"),
         *joins[:2],
-        ("it.waiting()", True),
+        _see("it.waiting()"),
         *joins[2:],
-        (f"it.join({names[0]!r})", False),
-        *[("it.call()", True)] * 3,
-        ("it.waiting()", True),
+        _do(f"it.join({names[0]!r})"),
+        *[_see("it.call()")] * 3,
+        _see("it.waiting()"),
     )
 
 
@@ -169,44 +178,50 @@ class $name:
         script=_history,
     ),
     Template(
-        "store",
+        "schedule",
         "class",
-        ("Store", "Stock"),
+        ("Schedule", "Diary"),
         '''
 class $name:
-    """How many things there are of each name."""
+    """Times that are taken, each from a start up to, but not including, an end."""
 
     def __init__(self):
-        self._counts = {}
+        self._taken = []
 
-    def put(self, name, count):
-        """Add things of a name."""
-        self._counts[name] = self.left(name) + count
+    def take(self, start, end):
+        """Take a time of $a or more if all of it is free; return whether it was taken."""
+        if end - start < $a or not self._is_free(start, end):
+            return False
+        self._taken.append([start, end])
+        self._taken.sort()
+        return True
 
-    def take(self, name, count):
-        """Take things of a name, at most what is left; return how many were taken."""
-        taken = min(count, self.left(name))
-        self._counts[name] = self.left(name) - taken
-        return taken
+    def gap(self, after):
+        """Return the first start, not before a time, from which $a are free."""
+        for start, end in self._taken:
+            if after + $a <= start:
+                break
+            after = max(after, end)
+        return after
 
-    def left(self, name):
-        """Return how many things of a name are left."""
-        return self._counts.get(name, 0)
+    def taken(self):
+        """Return [start, end] of all times that are taken, the earliest first."""
+        return [list(times) for times in self._taken]
 
-    def low(self):
-        """Return the names of which fewer than $a are left, sorted."""
-        return sorted(name for name, count in self._counts.items() if count < $a)
+    def _is_free(self, start, end):
+        return all(end <= first or last <= start for first, last in self._taken)
 ''',
         (
-            bug("missing-edge-case", "taken = min(count, self.left(name))", "taken = count"),
-            bug("swapped-functions", "min(count, self.left(name))", "max(count, self.left(name))"),
-            bug("wrong-operator", "self.left(name) - taken", "self.left(name) + taken"),
-            bug("wrong-variable", "self.left(name) - taken", "self.left(name) - count"),
-            bug("wrong-comparison", "count < $a", "count <= $a"),
-            bug("missing-step", "self.left(name) + count", "count"),
+            bug("wrong-comparison", "end <= first or", "end < first or"),
+            bug("wrong-comparison", "last <= start for", "last < start for"),
+            bug("off-by-one", "end - start < $a", "end - start <= $a"),
+            bug("missing-edge-case", "end - start < $a or ", ""),
+            bug("missing-step", "        self._taken.sort()\n", ""),
+            bug("wrong-variable", "after = max(after, end)", "after = end"),
+            bug("swapped-functions", "all(end", "any(end"),
         ),
-        {"a": (3, 9)},
-        script=_store,
+        {"a": (2, 6)},
+        script=_schedule,
     ),
     Template(
         "queue",
