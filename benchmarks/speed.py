@@ -52,23 +52,46 @@ class Row:
 
 
 FP32 = ("--dtype", "float32")
+OWN = "educe_rollouts.py"
 HF = Arm("transformers fp32", "hf_rollouts.py", FP32, "educe", "last rate")
 HF_BF16 = Arm("transformers bf16", "hf_rollouts.py", ("--dtype", "bfloat16"), "educe", "last rate")
 VLLM = Arm("vLLM bf16, 2nd call", "vllm_rollouts.py", (), "vllm", "last rate")
-VLLM_COLD = Arm("vLLM, start to last token", "vllm_rollouts.py", ("--calls", "1"), "vllm", "cold")
-OWN = "educe_rollouts.py"
-
+VLLM_COLD = Arm("vLLM, warm compile cache", "vllm_rollouts.py", ("--calls", "1"), "vllm", "cold")
+VLLM_EMPTY = Arm(
+    "vLLM, empty compile cache",
+    "vllm_rollouts.py",
+    ("--calls", "1", "--empty-cache"),
+    "vllm",
+    "cold",
+)
+EDUCE_COLD = Arm("educe, start to last token", OWN, ("--calls", "1"), "educe", "cold")
 ROWS = (
     Row("rollouts-fp32", "W1", Arm("educe fp32", OWN, (*FP32, "--calls", "1")), HF, 5.0),
     Row("rollouts-bf16", "W1", Arm("educe bf16", OWN, ("--calls", "1")), HF_BF16, 8.0),
     Row("rollouts-vllm", "W1", Arm("educe bf16, 2nd call", OWN), VLLM, 1.1),
+    Row("rollouts-int8", "W1", Arm("educe int8, 2nd call", OWN, ("--dtype", "int8")), VLLM, 1.4),
     Row(
-        "cold-vllm",
+        "rollouts-fixed",
         "W1",
-        Arm("educe, start to last token", OWN, ("--calls", "1"), "educe", "cold"),
-        VLLM_COLD,
-        3.0,
-        is_rate=False,
+        Arm("educe bf16, ends ignored", OWN, ("--fixed",)),
+        Arm("floor", "floor.py", ("--kind", "decode")),
+        0.75,
+    ),
+    Row("cold-empty", "W1", EDUCE_COLD, VLLM_EMPTY, 5.0, is_rate=False),
+    Row("cold-warm", "W1", EDUCE_COLD, VLLM_COLD, 3.0, is_rate=False),
+    Row(
+        "packed-fp32",
+        "W1",
+        Arm("educe fp32", "educe_packed.py", FP32),
+        Arm("floor", "floor.py", ("--kind", "train", *FP32)),
+        0.65,
+    ),
+    Row(
+        "packed-bf16",
+        "W1",
+        Arm("educe bf16", "educe_packed.py"),
+        Arm("floor", "floor.py", ("--kind", "train")),
+        0.65,
     ),
     Row(
         "step-fp32",

@@ -35,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(2)
     model = load(given.model)
     chat = chat_format(model)
-    dtype = {"float32": None, "int8": torch.bfloat16}.get(given.dtype, torch.bfloat16)
+    dtype = None if given.dtype == "float32" else getattr(torch, given.dtype)
     engine = EmbeddedEngine(
         model,
         stop_token_ids=chat.stop_token_ids,

@@ -1,6 +1,7 @@
 """vLLM on a rollout work; prints one JSON line a call. Runs in a virtual environment of its own.
 
 python vllm_rollouts.py MODEL PROMPTS.json GROUP MAX_TOKENS [--dtype bfloat16] [--calls 2]
+    [--empty-cache]
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,7 +24,10 @@ def main() -> None:
     parser.add_argument("max_tokens", type=int)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--calls", type=int, default=2)
+    parser.add_argument("--empty-cache", action="store_true", help="compile everything anew")
     given = parser.parse_args()
+    if given.empty_cache:
+        os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp()
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0-1")
