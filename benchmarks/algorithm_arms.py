@@ -1,8 +1,8 @@
 """Seven algorithms from one SFT start at equal tokens, over several seeds: who learns, who differs.
 
-    python benchmarks/algorithm_arms.py [--workers 2] [--seeds 1 2 3] [--tasks 60] [--samples 4]
+    python benchmarks/algorithm_arms.py [--workers 2] [--seeds 1 2 3] [--tasks 100] [--samples 4]
 
-Arms: the SFT start, then PPO, GRPO, RLOO, REINFORCE++, GSPO, CISPO and DAPO for each seed, each
+Arms: the SFT start, then GRPO, RLOO, REINFORCE++, GSPO, CISPO, DAPO and PPO for each seed, each
 with its published defaults, the same learning rate and the same budget of completion tokens
 (algorithm_arms.toml). Arms of one seed have the same order of training tasks. One thread an arm;
 with two workers two arms run side by side, a core each. The queue resumes (see arm_queue.py).
@@ -27,7 +27,7 @@ from arm_queue import Arm, add_queue_options, parsed, run_arms
 from arm_report import Study, write_into
 from lock import quiet_machine
 
-ALGORITHMS = ("ppo", "grpo", "rloo", "reinforce_plus_plus", "gspo", "cispo", "dapo")
+ALGORITHMS = ("grpo", "rloo", "reinforce_plus_plus", "gspo", "cispo", "dapo", "ppo")
 NUM_DOMAINS = 4
 
 # Assumed before any arm was run: by what a task's score may differ beyond the noise of sampling
@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--recipe", default=str(Path(__file__).with_suffix(".toml")))
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--tasks", type=int, default=60, help="held-out tasks a domain")
+    parser.add_argument("--tasks", type=int, default=100, help="held-out tasks a domain")
     parser.add_argument("--samples", type=int, default=4, help="completions a held-out task")
     parser.add_argument("--docs", type=Path, default=Path("docs/algorithms.md"))
     parser.add_argument("--keep-models", action="store_true", help="keep each arm's weights")
