@@ -108,6 +108,9 @@ def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[T
 class _Batch:
     """Segments of similar length, computed in one causal call of N rows of L tokens.
 
+    Packed tensors are [1, H, T, …] to the kernel, but token after token in memory, as the
+    projections make them: so a token moves as one run of H * D numbers.
+
     ``index`` [N * L] says which packed token stands where; places past a segment's end repeat
     token 0 and are not ``kept``. Causality keeps them from every real query, and their gradient
     rows are zero. A segment alone is read where it lies, without a copy.
@@ -123,24 +126,25 @@ class _Batch:
         """Return [N, H, L, D] of a packed tensor."""
         if self.lone is not None:
             return packed_1HTD[:, :, self.lone.start : self.lone.end]
-        heads, width = packed_1HTD.shape[1], packed_1HTD.shape[3]
-        picked = packed_1HTD[0].index_select(1, self.index)
-        return picked.view(heads, self.num_rows, self.length, width).transpose(0, 1)
-
-    def flat(self, rows_NHL: Tensor) -> Tensor:
-        """Return [H, kept tokens, …] of a batched tensor [N, H, L, …]."""
-        flat = rows_NHL.transpose(0, 1).flatten(1, 2)
-        return flat if self.kept is None else flat.index_select(1, self.kept)
-
-    def places(self) -> Tensor:
-        return self.index if self.kept is None else self.index.index_select(0, self.kept)
+        tokens = packed_1HTD[0].transpose(0, 1)
+        picked = tokens.index_select(0, self.index)
+        return picked.view(self.num_rows, self.length, *tokens.shape[1:]).transpose(1, 2)
 
     def put(self, packed_1HT: Tensor, rows_NHL: Tensor) -> None:
         """Write rows [N, H, L, …] to their places of a packed tensor."""
         if self.lone is not None:
             packed_1HT[:, :, self.lone.start : self.lone.end] = rows_NHL
-        else:
-            packed_1HT[0].index_copy_(1, self.places(), self.flat(rows_NHL))
+            return
+        flat, places = rows_NHL.transpose(1, 2).flatten(0, 1), self.index
+        if self.kept is not None:
+            flat, places = flat.index_select(0, self.kept), places.index_select(0, self.kept)
+        packed_1HT[0].transpose(0, 1).index_copy_(0, places, flat)
+
+
+def _packed_like(whole_1HT: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return zeros of this shape that lie token after token in memory."""
+    order = whole_1HT.transpose(1, 2)
+    return torch.zeros(order.shape, dtype=dtype, device=whole_1HT.device).transpose(1, 2)
 
 
 def _batches(spans: Sequence[Span]) -> list[_Batch]:
@@ -192,8 +196,10 @@ class _CpuForest(torch.autograd.Function):
         *given, out, lse = ctx.saved_tensors
         wide = lse.dtype
         query, key, value = (x.to(wide) for x in given)
-        out, grad_out = out.to(wide), grads[0].to(wide).contiguous()
-        into = [torch.zeros(x.shape, dtype=wide) for x in (query, key, value)]
+        out, grad_out = out.to(wide), grads[0].to(wide)
+        if grad_out.stride(-1) != 1:
+            grad_out = grad_out.contiguous()  # the kernel reads a token's head as one run
+        into = [_packed_like(x, wide) for x in (query, key, value)]
         backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         for batch in ctx.batches:
             rows = [batch.take(x) for x in (grad_out, query, key, value, out)]
@@ -242,8 +248,8 @@ def _forest(
     # The kernel's backward is several times slower in bf16 than in fp32 (docs/log.md).
     wide = torch.promote_types(narrow, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
-    out = torch.empty(query.shape, dtype=wide)
-    lse = torch.empty(query.shape[:3], dtype=wide)
+    out = _packed_like(query, wide)
+    lse = _packed_like(query[..., 0], wide)
     for batch in batches:
         part, part_lse = flash_forward(
             batch.take(query), batch.take(key), batch.take(value), True, scale
