@@ -17,6 +17,7 @@ from educe.api import train
 from educe.config.loader import load_recipe
 from educe.config.settings import DataSettings
 from educe.core.errors import InfrastructureError
+from educe.core.types import Split
 from educe.domains.example_sets import ExampleSet
 from educe.observability.run_store import RunStore
 from educe.pipeline import StepInfo
@@ -106,7 +107,7 @@ def test_tasks_and_their_tokens_are_those_of_the_trainers_process(
     with build_session(loaded.recipe, announce=lambda _: None) as session:
         for name in session.domains:
             made = make({"task": [name, "train", 5]})
-            task = session.domains[name].task("train", 5)
+            task = session.domains[name].task(Split.TRAIN, 5)
             assert made["task"] == json.loads(json.dumps(task.to_json()))
             assert tuple(made["tokens"]) == session.chat.prompt_tokens(task.messages)
 

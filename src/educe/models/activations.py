@@ -13,6 +13,8 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -132,7 +134,8 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     """Return the memory of a contiguous CPU tensor, any dtype, as bytes."""
     if not math.prod(tensor.shape):
         return memoryview(b"")
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    flat: Any = tensor.view(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 def shelf_for(device: torch.device, *, offload: bool) -> Shelf:
@@ -148,16 +151,14 @@ def recompute_layers(causal: Any, shelf: Shelf) -> None:
     Only what the layer is given is kept, on ``shelf``. Gradients are those of the plain module.
     """
     does_nothing = isinstance(shelf, MemoryShelf)
+    # Nothing in a layer draws numbers, so there is no generator's state to restore.
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
     def run(function: Callable[..., Any], *inputs: Any) -> Any:
         if not torch.is_grad_enabled():
             return function(*inputs)
-        # Nothing in a layer draws numbers, so there is no generator's state to restore.
-        options = {"use_reentrant": False, "preserve_rng_state": False}
-        if does_nothing:
-            return checkpoint(function, *inputs, **options)
-        with saved_tensors_hooks(shelf.put, lambda take: take()):
-            return checkpoint(function, *inputs, **options)
+        with nullcontext() if does_nothing else saved_tensors_hooks(shelf.put, lambda take: take()):
+            return again(function, *inputs)
 
     for layer in causal.model.layers:
         layer.gradient_checkpointing = True

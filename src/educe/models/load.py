@@ -15,6 +15,7 @@ from educe.core.errors import EduceError, MissingExtraError, UnsupportedModelErr
 from educe.models.activations import Shelf, recompute_layers, shelf_for
 from educe.models.architectures import refuse_unsupported
 from educe.models.chat import ChatFormat
+from educe.models.lean_layers import make_lean
 from educe.models.packaged_weights import PACKAGED, is_ready, obtain, packaged_folder
 from educe.models.rope import scaled_config
 
@@ -173,6 +174,7 @@ def load(
     causal.train(False)
     if dtype == "float64":
         _widen_norms(causal)
+    make_lean(causal)
     adapter = None
     if lora and lora["rank"]:
         adapter = add_lora(causal, lora)

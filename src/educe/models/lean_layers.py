@@ -1,0 +1,100 @@
+"""Norms and gates of a decoder that keep less for the backward, and pass over memory less often.
+
+Same functions as transformers' modules, rounding included, as two autograd functions: a norm keeps
+its input and one number a row; a gate keeps its two inputs and neither the activation nor anything
+between. Under autocast a norm's output is already of the narrow type, since every reader of it is a
+matrix product that would cast a copy of its own. Linear modules stay as they are (adapters).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Norms over the model's width; those over a head's width (qwen3) go on to the rotary embedding.
+_NORMS = ("input_layernorm", "post_attention_layernorm", "norm")
+
+
+class _RmsNorm(torch.autograd.Function):
+    """y = weight * x / sqrt(mean(x^2) + eps), computed in fp32 or wider (arXiv:1910.07467).
+
+    With h = x / rms and g = grad * weight: d x = (g - h * mean(g * h)) / rms, d weight =
+    sum over rows of grad * h.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        rows = x.to(wide)
+        scale = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        scale = scale.square_().mul_(1.0 / x.shape[-1]).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        normed: Tensor = (rows * scale).to(x.dtype)
+        if torch.promote_types(normed.dtype, weight.dtype) is normed.dtype:
+            normed = normed.mul_(weight)
+        else:
+            normed = normed * weight
+        return normed.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight, scale = ctx.saved_tensors
+        wide = scale.dtype
+        grad = grads[0].to(wide)
+        normed = x.to(wide) * scale
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            summed = (grad * normed).reshape(-1, x.shape[-1]).sum(0)
+            grad_weight = summed.to(weight.dtype)
+        if not ctx.needs_input_grad[0]:
+            return None, grad_weight, None, None
+        grad = grad * weight.to(wide)
+        along = (grad * normed).mean(-1, keepdim=True)
+        grad.addcmul_(normed, along, value=-1.0).mul_(scale)
+        return grad.to(x.dtype), grad_weight, None, None
+
+
+class _Gated(torch.autograd.Function):
+    """silu(gate) * up (arXiv:2002.05202)."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return functional.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        grad = grads[0]
+        grad_gate = torch.ops.aten.silu_backward(grad * up, gate)
+        return grad_gate, functional.silu(gate).mul_(grad)
+
+
+def make_lean(causal: Any) -> None:
+    """Let a supported module's norms and gates run through this module's functions."""
+    for name, module in causal.model.named_modules():
+        kind, last = type(module).__name__, name.rpartition(".")[2]
+        if kind.endswith("RMSNorm") and last in _NORMS and hasattr(module, "variance_epsilon"):
+            module.forward = partial(_norm, module)
+        elif kind.endswith("MLP") and causal.config.hidden_act == "silu":
+            module.forward = partial(_mlp, module)
+
+
+def _norm(module: Any, hidden_states: Tensor) -> Tensor:
+    device = hidden_states.device.type
+    dtype = torch.promote_types(hidden_states.dtype, module.weight.dtype)
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    apply = cast(Any, _RmsNorm.apply)
+    out: Tensor = apply(hidden_states, module.weight, module.variance_epsilon, dtype)
+    return out
+
+
+def _mlp(module: Any, x: Tensor) -> Tensor:
+    apply = cast(Any, _Gated.apply)
+    out: Tensor = module.down_proj(apply(module.gate_proj(x), module.up_proj(x)))
+    return out

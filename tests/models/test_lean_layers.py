@@ -1,0 +1,138 @@
+"""Lean norms and gates are transformers' own functions, and keep less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from educe.core.forest import Span
+from educe.models import lean_layers
+from educe.models.attention import ForestContext
+from educe.models.load import load
+
+TYPES = [(torch.float64, 1e-10), (torch.float32, 2e-5), (torch.bfloat16, 0.05)]
+
+
+def rows(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def close(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
+    a, b = a.detach().double(), b.detach().double()
+    return float((a - b).norm() / b.norm()) < tolerance
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TYPES)
+def test_a_norm_is_that_of_transformers(dtype: torch.dtype, tolerance: float) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    module = LlamaRMSNorm(24, 1e-5).to(dtype)
+    with torch.no_grad():
+        module.weight.copy_(rows(dtype, 24, seed=1) + 1)
+    x, grad = rows(dtype, 3, 5, 24), rows(dtype, 3, 5, 24, seed=2).detach()
+    want = module(x)
+    want_grads = torch.autograd.grad(want, (x, module.weight), grad)
+    got = lean_layers._norm(module, x)
+    grads = torch.autograd.grad(got, (x, module.weight), grad)
+    # transformers computes in fp32 whatever the type is.
+    tolerance = max(tolerance, 1e-6)
+    assert got.dtype == want.dtype and close(got, want, tolerance)
+    for mine, right in zip(grads, want_grads, strict=True):
+        assert mine.dtype == right.dtype and close(mine, right, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TYPES)
+def test_a_gate_is_silu_times_up(dtype: torch.dtype, tolerance: float) -> None:
+    gate, up, grad = (rows(dtype, 7, 16, seed=s) for s in range(3))
+    want = torch.nn.functional.silu(gate) * up
+    got = lean_layers._Gated.apply(gate, up)
+    assert torch.equal(got, want)
+    for mine, right in zip(
+        torch.autograd.grad(got, (gate, up), grad),
+        torch.autograd.grad(want, (gate, up), grad),
+        strict=True,
+    ):
+        assert close(mine, right, tolerance)
+
+
+def test_a_norm_gives_autocasts_type_and_leaves_its_input_alone() -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    module, x = LlamaRMSNorm(24), rows(torch.float32, 4, 24)
+    before = x.detach().clone()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = lean_layers._norm(module, x)
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, module(x).bfloat16()) or close(got, module(x), 0.01)
+    got.sum().backward()
+    assert torch.equal(x, before) and x.grad is not None and x.grad.dtype == torch.float32
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    module, x = LlamaRMSNorm(24).requires_grad_(False), rows(torch.float32, 4, 24)
+    lean_layers._norm(module, x).sum().backward()
+    assert module.weight.grad is None and x.grad is not None
+
+
+def kept_bytes(model: Any, num_tokens: int, dtype: torch.dtype | None) -> int:
+    """Bytes that a forward of the decoder keeps for its backward, weights left out."""
+    weights = {p.untyped_storage().data_ptr() for p in model.causal.parameters()}
+    seen: dict[int, int] = {}
+    held: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        held.append(tensor)  # an address that is freed could be counted for two
+        if storage.data_ptr() not in weights:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.arange(num_tokens)[None] % 250 + 4
+    positions = torch.arange(num_tokens)[None]
+    context = ForestContext([Span(0, num_tokens, num_tokens)])
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda t: t),
+        torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None),
+    ):
+        model.hidden(ids, positions, context)
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_forward_keeps_less(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype | None
+) -> None:
+    lean = kept_bytes(load(str(tiny_folder)), 200, dtype)
+    monkeypatch.setattr("educe.models.load.make_lean", lambda causal: None)
+    plain = kept_bytes(load(str(tiny_folder)), 200, dtype)
+    assert lean < 0.85 * plain
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral"])
+def test_every_architecture_runs_through_them(
+    tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen = {"norm": 0, "gate": 0}
+
+    def counted(kind: str, inner: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            seen[kind] += 1
+            return inner(*arguments)
+
+        return call
+
+    monkeypatch.setattr(lean_layers, "_norm", counted("norm", lean_layers._norm))
+    monkeypatch.setattr(lean_layers, "_mlp", counted("gate", lean_layers._mlp))
+    model = load(str(tiny_folders[name]))
+    with torch.no_grad():
+        model.hidden(
+            torch.tensor([[5, 6, 7]]), torch.arange(3)[None], ForestContext([Span(0, 3, 3)])
+        )
+    layers = model.causal.config.num_hidden_layers
+    assert seen == {"norm": 2 * layers + 1, "gate": layers}
