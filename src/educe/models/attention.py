@@ -263,9 +263,10 @@ def _forest(
         part, part_lse = flash_forward(
             query[:, :, below], key[:, :, own], value[:, :, own], False, scale
         )
-        out[:, :, below], lse[:, :, below] = merge(
-            out[:, :, below], lse[:, :, below], part, part_lse
-        )
+        # As ``merge``, in place: the sets' own weights are a sigmoid of their sums apart.
+        share = torch.sigmoid(part_lse - lse[:, :, below]).unsqueeze(-1)
+        out[:, :, below].lerp_(part, share)
+        lse[:, :, below] = torch.logaddexp(lse[:, :, below], part_lse)
     return out.to(narrow), lse
 
 
