@@ -86,7 +86,7 @@ def test_a_starved_turn_is_not_late(starving: Sandbox) -> None:
         session.python("1")
         turn = session.python(_WORK.replace("0.3", "0.2") + "print('done')", wall_s=0.4)
         assert turn.status in ("ok", "timeout")
-        assert session.python("time.sleep(60)", wall_s=0.3).status == "timeout"
+        assert session.python("import time; time.sleep(60)", wall_s=0.3).status == "timeout"
 
 
 def test_boxes_are_ordinary_and_their_keepers_prompt() -> None:

@@ -88,6 +88,7 @@ class Box:
         self.started = 0.0
         self.cpu_s = self.waited_s = 0.0  # of its processes, when last looked at
         self.looked_at = self.stalled_s = 0.0
+        self.waited_before: dict[int, float] = {}  # seconds that its program waited unstarted
         self._unsent: memoryview | None = None
         self._is_sending = False
         supervisor.watch(control.fileno(), self._control_ready)
@@ -236,6 +237,8 @@ class Box:
         if self.is_over or self.is_watched or self.request is None:
             return
         self.is_watched = True
+        program = process_tree.pid_of(self.pid_fd)
+        self.waited_before = {program: process_tree.longest_wait_s([program])}
         for index in sorted(self.open_streams):
             self.supervisor.watch(self.pipes[index], self._reader_of(index))
 
@@ -312,6 +315,7 @@ class Box:
             self._members(),
             with_memory=self.slot is None,
             niceness=self.supervisor.config["niceness"],
+            before=self.waited_before,
         )
         counted = self.slot.cpu_s() if self.slot is not None else None
         if self.slot is None:  # else the kernel sees to it

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 _MUCH_SHARED_KIB = 1024
@@ -85,28 +85,35 @@ class Usage(NamedTuple):
     is_ready: bool
 
 
-def usage(pids: list[int], *, with_memory: bool = True, niceness: int = 0) -> Usage:
+def usage(
+    pids: list[int],
+    *,
+    with_memory: bool = True,
+    niceness: int = 0,
+    before: Mapping[int, float] | None = None,
+) -> Usage:
     """Return what processes use together.
 
-    Only processes of ordinary policy and the given niceness count as waiting or ready: one that
-    stepped back by itself waits because it wants to.
+    ``before``: seconds that a process had waited when what counts began. Only processes of ordinary
+    policy and the given niceness count as waiting or ready: one that stepped back by itself waits
+    because it wants to.
     """
-    memory_kib = ticks = longest_ns = all_ns = 0
-    is_ready = False
+    memory_kib = ticks = 0
+    longest_s = all_s = 0.0
+    is_ready, before = False, before or {}
     for pid in pids:
         with contextlib.suppress(ValueError, IndexError):
             if with_memory:
                 memory_kib += _memory_kib(pid)
             about = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
             ticks += sum(int(number) for number in about[11:15])
-            ran_ns, waited_ns = (int(n) for n in _read(f"/proc/{pid}/schedstat").split()[:2])
-            all_ns += ran_ns
+            ran_s, waited_s = _schedule(pid)
+            all_s += ran_s
             if int(about[16]) <= niceness and about[38] == b"0":
                 # What others of the job ran in the meantime is taken off below.
-                longest_ns = max(longest_ns, waited_ns + ran_ns)
+                longest_s = max(longest_s, waited_s - before.get(pid, 0.0) + ran_s)
                 is_ready = is_ready or about[0] == b"R"
-    waited_s = max(0, longest_ns - all_ns) * 1e-9
-    return Usage(memory_kib / 1024, ticks / _TICK, waited_s, is_ready)
+    return Usage(memory_kib / 1024, ticks / _TICK, max(0.0, longest_s - all_s), is_ready)
 
 
 def _memory_kib(pid: int) -> int:

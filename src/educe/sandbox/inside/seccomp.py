@@ -132,15 +132,17 @@ IDLE: dict[str, Number] = {
     "fdatasync": (75, 83),
     "sync_file_range": (277, 84),
 }
-# Where other processes of the same user are outside the box: for oneself only (pid 0).
-OF_OTHERS: dict[str, Number] = {
-    "prlimit64": (302, 261),
-    "sched_setaffinity": (203, 122),
+# How a box is scheduled is its keeper's business: a process that stepped back would be late by its
+# own doing, and take long to die.
+SCHEDULING: dict[str, Number] = {
     "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
 }
-_SET_PRIORITY, _IOPRIO_SET = (141, 140), (251, 30)
+# Where other processes of the same user are outside the box: for oneself only (pid 0).
+OF_OTHERS: dict[str, Number] = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122)}
 # Memory that no cgroup of ours counts and no tmpfs limit bounds.
 UNCOUNTED: dict[str, Number] = {"memfd_create": (319, 279)}
 # Without a pid namespace the process group is what gets killed, so nothing may leave it.
@@ -183,7 +185,7 @@ def build_filter(
         tells: whether somebody answers refused calls, and so hears of them (see ``refusals``).
         machine: 0 for x86-64, 1 for arm64.
     """
-    denied = dict(DENIED)
+    denied = DENIED | SCHEDULING
     if not has_cgroup:
         denied |= UNCOUNTED
     if not has_namespaces:
@@ -202,9 +204,6 @@ def build_filter(
     if not has_namespaces:
         yourself = [(_JUMP_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _EPERM)]
         bodies |= {n: _argument(0, yourself) for n in _numbers(OF_OTHERS, machine)}
-        for call, which in ((_SET_PRIORITY, 0), (_IOPRIO_SET, 1)):
-            process = [(_JUMP_EQUAL, 1, 0, which), (_RETURN, 0, 0, _EPERM)]
-            bodies[call[machine]] = [*_argument(0, process)[:-1], *_argument(1, yourself)]
     # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
     bodies[_CLONE3[machine]] = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     bodies[_CLONE[machine]] = _argument(0, [(_JUMP_BITS, 0, 1, _REFUSED_FLAGS), refuse])
