@@ -237,6 +237,7 @@ def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> Embed
         prefill_tokens=settings.prefill_tokens,
         dtype=None if settings.dtype == "auto" else getattr(torch, settings.dtype),
         forward=settings.forward,
+        drafts=settings.drafts,
     )
 
 

@@ -334,6 +334,11 @@ class EngineSettings(Section):
         description="auto compiles a fused forward from the model (packed copies of its weights), "
         "module runs the model itself; mode exact always does.",
     )
+    drafts: bool = Field(
+        True,
+        description="Where few rows are left, try the tokens that followed the same words before: "
+        "the same completions in fewer steps. Never in mode exact.",
+    )
     prefill_tokens: int = Field(2048, gt=0, description="Prompt tokens computed in one forward.")
     workers: int = Field(
         0, ge=0, description="Rollout processes; 0 samples inside the trainer's process."

@@ -139,53 +139,66 @@ class Level:
 
 
 class DecodeContext:
-    """Attention of one new token for each row: its own slot, then the segments of its chain.
+    """Attention of each row's newest tokens: its own slot, then the segments of its chain.
 
     ``exact`` computes each row alone, so that no other row can change a bit of it.
+
+    Args:
+        width: new tokens of each row, T; more than one where drafts are tried.
     """
 
     def __init__(
-        self, store: CacheStore, rows: Sequence[Row], levels: Sequence[Level], exact: bool
+        self,
+        store: CacheStore,
+        rows: Sequence[Row],
+        levels: Sequence[Level],
+        exact: bool,
+        width: int = 1,
     ) -> None:
         self.store = store
         self.exact = exact
         self.levels = levels
         self.chains = [row.chain for row in rows]
-        # The newest token sits behind the tokens already in the slot.
-        self.lengths = [row.suffix_length + 1 for row in rows]
+        # The newest tokens sit behind the tokens already in the slot.
+        self.lengths = [row.suffix_length + width for row in rows]
         store.reserve(max(self.lengths))
         device = store.slots.device
         capacity, heads = store.slots.shape[4], store.num_kv_heads
-        ends = torch.tensor(self.lengths) - 1
-        # (row, key or value, head) -> its place among the slots of a layer, one vector each.
+        firsts = torch.tensor(self.lengths) - width
+        # (row, key or value, head, token) -> its place among the slots of a layer, a vector each.
         part = torch.arange(2)[None, :, None] * store.max_rows * heads
         place = part + torch.arange(len(rows))[:, None, None] * heads + torch.arange(heads)
-        self.places = (place * capacity + ends[:, None, None]).flatten().to(device)
+        ends = firsts.unsqueeze(1) + torch.arange(width)
+        self.places = (place.unsqueeze(3) * capacity + ends[:, None, None]).flatten().to(device)
         extent = min(-(-max(self.lengths) // _EXTENT_STEP) * _EXTENT_STEP, capacity)
         self.extent = extent
-        bias = torch.zeros(len(rows), 1, 1, extent, dtype=store.slots.dtype)
-        outside = torch.arange(extent) > ends.unsqueeze(1)
-        self.bias = bias.masked_fill_(outside[:, None, None, :], float("-inf")).to(device)
+        bias = torch.zeros(len(rows), 1, width, extent, dtype=store.slots.dtype)
+        outside = torch.arange(extent) > ends.unsqueeze(2)
+        self.bias = bias.masked_fill_(outside[:, None], float("-inf")).to(device)
 
     def attend(
         self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
     ) -> Tensor:
         num_rows = len(self.chains)
-        padded, heads, _, width = query_1HTD.shape
+        padded, heads, length, width = query_1HTD.shape
         kv_heads = key_1KTD.shape[1]
         slots = self.store.slots[layer]
         fresh = torch.cat([key_1KTD[:num_rows], value_1KTD[:num_rows]], 1)
         slots.view(-1, width).index_copy_(0, self.places, fresh.view(-1, width))
-        query = query_1HTD[:num_rows, :, 0].reshape(num_rows, kv_heads, heads // kv_heads, width)
+        # A head's queries of all new tokens lie side by side: [R, K, G * T, D].
+        query = query_1HTD[:num_rows].reshape(num_rows, kv_heads, -1, width)
         out = (self._alone if self.exact else self._together)(layer, query, slots, scale)
-        out = out.to(query_1HTD.dtype).reshape(num_rows, heads, 1, width)
+        out = out.to(query_1HTD.dtype).reshape(num_rows, heads, length, width)
         if padded == num_rows:
             return out
-        return torch.cat([out, out.new_zeros(padded - num_rows, heads, 1, width)])
+        return torch.cat([out, out.new_zeros(padded - num_rows, heads, length, width)])
 
     def _together(self, layer: int, query: Tensor, slots: Tensor, scale: float) -> Tensor:
         own = slots[:, : len(query), :, : self.extent]
-        out, lse = masked_attention(query, own[0], own[1], self.bias, scale)
+        bias = self.bias
+        if bias.shape[2] > 1:
+            bias = bias.repeat(1, 1, query.shape[2] // bias.shape[2], 1)
+        out, lse = masked_attention(query, own[0], own[1], bias, scale)
         for number, level in enumerate(self.levels):
             more, more_lse = level.attend(layer, query, scale)
             # Softmax over two disjoint key sets: the sets' own weights are a sigmoid apart.

@@ -42,6 +42,7 @@ class EmbeddedEngine:
             products (see ``quantised``), with a cache in bf16.
         forward: ``auto`` compiles a fused forward from the module where there is one (packed copies
             of the weights) and ``exact`` is off; ``module`` runs the module itself.
+        drafts: whether few rows try looked-up tokens along with their newest (never if ``exact``).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class EmbeddedEngine:
         prefill_tokens: int = 2048,
         dtype: torch.dtype | None = None,
         forward: ForwardChoice = "auto",
+        drafts: bool = True,
     ) -> None:
         self._runner = Runner(
             _forward(model, dtype, "module" if exact else forward),
@@ -64,6 +66,7 @@ class EmbeddedEngine:
             exact,
         )
         self._exact = exact
+        self._longest_draft = _LONGEST_DRAFT if drafts and not exact else 0
         # What a prompt shares with others depends on the others: not in exact mode.
         prefixes = PrefixCache(0 if exact else 4 * prefill_tokens, prefill_tokens)
         self._scheduler = RowScheduler(max_rows, prefixes)
@@ -131,7 +134,7 @@ class EmbeddedEngine:
         # depend on what else runs. Otherwise prompts ride along with the rows that decode.
         if self._exact and self._scheduler.running:
             rows = list(self._scheduler.running)  # slot order
-            finished += self._sample(rows, self._decode_rows(rows))
+            finished += self._decode_rows(rows)
         rows = [] if self._exact else list(self._scheduler.running)
         self._runner.store.forget(self._scheduler.prefixes.trim(self._book))
         if not self._exact:
@@ -195,7 +198,7 @@ class EmbeddedEngine:
         """Compute one token of the rows and the prompts of the jobs; sample for all of them."""
         heads = [self._prefill_chunks(job) for job in jobs]
         if not heads:
-            return self._sample(rows, self._decode_rows(rows))
+            return self._decode_rows(rows)
         size = len(rows) + sum(len(head.token_ids) for head in heads)
         with self.timeline.measure("decode with prefill" if rows else "prefill", size):
             if rows:
@@ -215,9 +218,34 @@ class EmbeddedEngine:
         index = torch.tensor(sources, dtype=torch.long, device=logits.device)
         return self._sample(sampled, logits[index])
 
-    def _decode_rows(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _decode_rows(self, rows: Sequence[Row]) -> list[Completion]:
+        """Compute the rows' next token; where they are few, as many more as drafts are right."""
+        if not rows:
+            return []
+        room = min(_DRAFT_TOKENS // len(rows) - 1, self._longest_draft)
+        drafts = [row.draft(room) for row in rows] if room > 0 else [()] * len(rows)
         with self.timeline.measure("decode", len(rows)):
-            return self._runner.decode(rows)
+            logits = self._runner.decode(rows, drafts)
+        right = [0] * len(rows)
+        places = list(range(len(rows)))
+        for ahead in range(logits.shape[1]):
+            self._draw([rows[p] for p in places], logits[places, ahead])
+            # A row goes on while what it drew is what its draft said.
+            places = [
+                p
+                for p in places
+                if ahead < len(drafts[p])
+                and rows[p].token_ids[-1] == drafts[p][ahead]
+                and self._stop_reason(rows[p]) is None
+            ]
+            for place in places:
+                right[place] += 1
+            if not places:
+                break
+        for row, draft, count in zip(rows, drafts, right, strict=True):
+            if draft and row.lookup is not None:
+                row.lookup.note(count)
+        return self._retire([row for row in rows if self._stop_reason(row) is not None])
 
     def _prefill_chunks(self, job: PrefillJob) -> PrefillJob:
         """Compute a long prompt's leading chunks; return the job of its last chunk."""
@@ -234,6 +262,11 @@ class EmbeddedEngine:
     def _sample(self, rows: Sequence[Row], logits: torch.Tensor) -> list[Completion]:
         if not rows:
             return []  # only beginnings were computed
+        self._draw(rows, logits)
+        return self._retire([row for row in rows if self._stop_reason(row) is not None])
+
+    def _draw(self, rows: Sequence[Row], logits: torch.Tensor) -> None:
+        """Append one token to each row from its logits [R, V]."""
         parameters = [row.request.parameters for row in rows]
         with self.timeline.measure("sampling", len(rows)):
             tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
@@ -242,7 +275,6 @@ class EmbeddedEngine:
             row.logprobs.append(logprob)
         if self.observer is not None:
             self.observer(rows, logits)
-        return self._retire([row for row in rows if self._stop_reason(row) is not None])
 
     def _stop_reason(self, row: Row) -> StopReason | None:
         parameters = row.request.parameters
@@ -305,4 +337,6 @@ def _forward(model: LoadedModel, dtype: torch.dtype | None, choice: ForwardChoic
 
 
 _STOP_TAIL = 24
+_DRAFT_TOKENS = 32  # a product of so few rows costs hardly more than one of a single row
+_LONGEST_DRAFT = 7
 _LONGEST_JOINED = 1024  # tokens; longer histories are not copied once a turn

@@ -111,13 +111,23 @@ class Runner:
         return self._hidden([tokens], [positions], context)[0], segment_ids
 
     @torch.no_grad()
-    def decode(self, rows: Sequence[Row]) -> Tensor:
-        """Return the logits [R, V] after each row's newest token."""
+    def decode(self, rows: Sequence[Row], drafts: Sequence[tuple[int, ...]] = ()) -> Tensor:
+        """Return the logits [R, 1 + longest draft, V] after each row's newest token and its draft.
+
+        What stands behind a shorter draft means nothing. No drafts in exact mode.
+        """
         padding = -len(rows) % self.row_multiple
-        tokens = [[row.token_ids[-1]] for row in rows] + [[0]] * padding
-        positions = [[row.next_position] for row in rows] + [[0]] * padding
-        context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact)
-        return self.logits(self._hidden(tokens, positions, context)[:, 0])[: len(rows)]
+        width = 1 + max(map(len, drafts), default=0)
+        drafts = drafts or [()] * len(rows)
+        tokens = [
+            [row.token_ids[-1], *draft, *[0] * (width - 1 - len(draft))]
+            for row, draft in zip(rows, drafts, strict=True)
+        ]
+        positions = [[row.next_position + i for i in range(width)] for row in rows]
+        nothing = [[0] * width] * padding
+        context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact, width)
+        hidden = self._hidden(tokens + nothing, positions + nothing, context)[: len(rows)]
+        return self.logits(hidden.reshape(len(rows) * width, -1)).view(len(rows), width, -1)
 
     @torch.no_grad()
     def mixed(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from educe.core.protocols import GenerateRequest
+from educe.engines.embedded.drafts import Lookup
 
 
 @dataclass(slots=True)
@@ -37,11 +38,19 @@ class Row:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     cancelled: bool = False
+    lookup: Lookup | None = None
 
     @property
     def suffix_length(self) -> int:
         """Tokens in the slot: all sampled ones but the newest, which is not computed yet."""
         return max(0, len(self.token_ids) - 1)
+
+    def draft(self, count: int) -> tuple[int, ...]:
+        """Return at most ``count`` tokens that may come next, by what the row has read and said."""
+        if self.lookup is None:
+            self.lookup = Lookup(self.request.prompt_token_ids)
+        room = self.request.parameters.max_tokens - len(self.token_ids) - 1
+        return self.lookup.propose(self.token_ids, min(count, room)) if room > 0 else ()
 
     @property
     def next_position(self) -> int:
