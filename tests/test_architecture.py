@@ -287,3 +287,12 @@ def test_importing_educe_loads_next_to_nothing() -> None:
 )
 def test_light_parts_stay_light(statement: str) -> None:
     assert not loaded_by(statement) & HEAVY
+
+
+def test_test_files_have_names_of_their_own():
+    """Without packages, two test files of one name cannot be collected together."""
+    counts: dict[str, int] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if not (path.parent / "__init__.py").exists():
+            counts[path.name] = counts.get(path.name, 0) + 1
+    assert [name for name, count in counts.items() if count > 1] == []
