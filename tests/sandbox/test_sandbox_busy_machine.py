@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from soak import loaded_machine
@@ -18,6 +19,7 @@ from educe.sandbox import (
     grade_function,
     open_sandbox,
 )
+from educe.sandbox.inside.boxes import Box
 
 # A quarter of a processor's time is left for it beside others of the usual priority.
 _NICER = 5
@@ -56,10 +58,32 @@ def test_a_starved_job_gets_another_go(starving: Sandbox) -> None:
         assert result.times.limit_s > limits.wall_s
 
 
-def test_a_job_that_waits_by_itself_gets_none(starving: Sandbox) -> None:
-    result = starving.run(Job("import time; time.sleep(60)", limits=Limits(wall_s=2.0)))
+def test_a_job_that_sleeps_stays_late(starving: Sandbox) -> None:
+    result = starving.run(Job("import time; time.sleep(600)", limits=Limits(wall_s=1.0)))
     assert result.verdict is BoxVerdict.TLE_WALL
-    assert result.times.limit_s == 2.0 and "retried:starved" not in result.flags
+
+
+@pytest.mark.parametrize(
+    ("late", "cpu_s", "waited_s", "stretch", "starved"),
+    [
+        (True, 0.5, 1.4, 1.0, True),
+        (True, 0.0, 0.0, 1.0, False),  # it sleeps
+        (True, 3.5, 60.0, 1.0, False),  # its many processes wait for each other
+        (True, 1.0, 0.1, 1.0, False),
+        (False, 0.5, 1.4, 1.0, False),
+        (True, 0.5, 5.0, 3.0, True),  # the second time it did not have its limit either
+        (True, 1.9, 3.9, 3.0, False),  # it had
+    ],
+)
+def test_who_was_starved(
+    late: bool, cpu_s: float, waited_s: float, stretch: float, starved: bool
+) -> None:
+    box = Box.__new__(Box)
+    box.request = SimpleNamespace(limits={"wall_s": 2.0}, stretch=stretch)  # type: ignore[assignment]
+    box.facts = {"late": late}
+    box.cpu_s, box.waited_s = cpu_s, waited_s
+    assert box.was_starved() is starved
+    assert 1.5 <= box.stretch() <= 8.0
 
 
 def test_an_endless_job_stays_late_or_unjudged(starving: Sandbox) -> None:
