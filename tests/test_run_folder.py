@@ -90,7 +90,6 @@ def test_what_a_resume_may_change(
         ("run.seed=3", "run.seed: was 0, is 3"),
         ("model.lora.rank=4", "model.lora.rank: was 0, is 4"),
         ("optimizer.name=sgd", 'optimizer.name: was "adamw", is "sgd"'),
-        ("domains.letters.weight=2", "domains.letters.weight: was not set, is 2"),
         ('stages=["rl", "eval"]', 'stages: was ["sft", "rl", "eval"], is ["rl", "eval"]'),
         ("sft.batch_size=4", "sft.batch_size: was 16, is 4"),
         ("optimizer.schedule=linear", 'optimizer.schedule: was "constant", is "linear"'),
@@ -106,6 +105,21 @@ def test_what_a_resume_must_not_change(
     assert told in text
     assert "Put them back, or start a new run" in text and "checkpoint.*" in text
     assert len(list((tmp_path / "runs/run/attempts").iterdir())) == 1, "no attempt was claimed"
+
+
+def test_a_domain_may_come_in_rl_and_in_fast_mode_only(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    override = "domains.letters.weight=2"
+    for stage_index in (0, 1):
+        folder = tmp_path / str(stage_index)
+        folder.mkdir()
+        begin(folder, mode, monkeypatch, stage_index=stage_index)
+        if (mode, stage_index) == ("fast", 1):
+            resume(folder, mode, override)
+            continue
+        with pytest.raises(RecipeError, match=r"domains\.letters\.weight: was not set, is 2"):
+            resume(folder, mode, override)
 
 
 @pytest.mark.parametrize(
