@@ -74,7 +74,7 @@ class ValueSettings(Section):
     clip: float | None = Field(
         None, ge=0, description="How far a value may move in an update; 0 is no limit."
     )
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the value head.")
+    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of the value head.")
     trunk: bool = Field(
         False, description="Let the value loss train the model below the head as well."
     )
