@@ -43,7 +43,6 @@ REFUSED = [
         "balance.denominators",
         "changes token-mean only",
     ),
-    ({"balance": {"measure_every": 200}}, "balance.measure_every", "no error bar"),
     (
         {"balance": {"rates": "follow"}, "algorithm": {"name": "dapo"}},
         "balance.rates",
@@ -102,6 +101,11 @@ REFUSED = [
 def test_what_excludes_each_other_is_refused_with_the_reason(sections, key, told):
     _, problems = planned(**sections)
     assert any(p.startswith(f"{key}: ") and told in p for p in problems), problems
+
+
+def test_a_single_measurement_is_noted():
+    plan, problems = planned(balance={"measure_every": 200})
+    assert problems == [] and "has no error bar" in plan.notes[0]
 
 
 def test_raising_the_share_of_a_domain_without_weight_is_refused():
