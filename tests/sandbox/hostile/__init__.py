@@ -12,8 +12,9 @@ from hostile.legitimate import LEGITIMATE
 from hostile.outputs import OUTPUT
 from hostile.resources import RESOURCE
 from hostile.row import BOXED, CALM, COUNTED, FAST, SLEEPY, Row
+from hostile.strangers import STRANGERS
 
-ROWS = [*RESOURCE, *ESCAPE, *OUTPUT, *LEGITIMATE]
+ROWS = [*RESOURCE, *ESCAPE, *OUTPUT, *LEGITIMATE, *STRANGERS]
 
 __all__ = [
     "BOXED",
@@ -26,5 +27,6 @@ __all__ = [
     "RESOURCE",
     "ROWS",
     "SLEEPY",
+    "STRANGERS",
     "Row",
 ]

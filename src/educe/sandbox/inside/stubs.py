@@ -184,7 +184,10 @@ def _answer(objects: list[Any], request: tuple[str, int, str, list[Any], dict[st
         if what == "get":
             value = getattr(target, name)
         elif what == "special":
-            value = getattr(type(target), name)(target, *ready)
+            method = getattr(type(target), name, None)
+            if method is None:  # what Python says of it; list() takes it for "no length known"
+                raise TypeError(f"a {type(target).__name__} has no {name}")
+            value = method(target, *ready)
         else:
             value = target(*ready, **named)
     except BaseException as error:
