@@ -148,7 +148,7 @@ def test_memory_follows_the_settings(told: dict[str, Any]) -> None:
     # The reference is the SFT model: only the untrained base is adapters switched off.
     assert lora["reference"] == full["reference"]
     assert "reference" not in memory("model.lora.rank=8", "algorithm.kl.reference=base")
-    assert memory("model.gradient_checkpointing=true")["activations"] < full["activations"] / 5
+    assert memory("model.gradient_checkpointing=true")["activations"] < full["activations"] / 3
     assert "gradients" not in memory('stages=["eval"]')
     assert "engine weights" in memory("engine.dtype=bfloat16")
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from educe.core.errors import DomainError, InfrastructureError
-from educe.rollout.prefetch import Prefetch
+from educe.core.types import Split, Task, TaskRequest, user
+from educe.rollout.prefetch import Prefetch, PreparedTasks
 
 SQUARES = f"{Path(__file__).with_name('made_things.py')}:squares"
 
@@ -95,3 +96,38 @@ def test_processes_end_with_the_pool(tmp_path: Path) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+class _Noted:
+    """Makes tasks at once and notes what is expected."""
+
+    ahead = 3
+
+    def __init__(self) -> None:
+        self.expected: list[list[int]] = []
+
+    def expect(self, orders: Any) -> None:
+        found = [order["task"][2] for _, order in zip(range(self.ahead), orders, strict=False)]
+        self.expected.append(found)
+
+    def take(self, order: Any) -> Any:
+        name, split, index = order["task"]
+        task = Task(name, Split(split), index, (user(f"task {index}"),), "")
+        return {"task": task.to_json(), "tokens": [index, 7]}
+
+
+def test_the_window_moves_on_with_every_task_that_is_taken() -> None:
+    noted = _Noted()
+    tasks = PreparedTasks(noted)  # type: ignore[arg-type]
+    requests = [
+        TaskRequest(n, "d", Split.TRAIN, n, 4, temperature=1.0, max_completion_tokens=8)
+        for n in range(5)
+    ]
+    tasks.expect(requests)
+    for request in requests:
+        task, tokens = tasks.take(request)
+        assert task.index == request.index and tokens == (request.index, 7)
+    tasks.rest(requests)
+    windows = [[0, 1, 2], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4], [4]]
+    # Afterwards as many tasks of the domain as there were, beginning with the next one.
+    assert noted.expected == [*windows, [5, 6, 7]]

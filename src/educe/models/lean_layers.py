@@ -46,16 +46,18 @@ class _RmsNorm(torch.autograd.Function):
         wide = scale.dtype
         grad = grads[0].to(wide)
         normed = x.to(wide) * scale
+        product = grad * normed
         grad_weight = None
         if ctx.needs_input_grad[1]:
-            summed = (grad * normed).reshape(-1, x.shape[-1]).sum(0)
-            grad_weight = summed.to(weight.dtype)
+            grad_weight = product.reshape(-1, x.shape[-1]).sum(0).to(weight.dtype)
         if not ctx.needs_input_grad[0]:
             return None, grad_weight, None, None
-        grad = grad * weight.to(wide)
-        along = (grad * normed).mean(-1, keepdim=True)
-        grad.addcmul_(normed, along, value=-1.0).mul_(scale)
-        return grad.to(x.dtype), grad_weight, None, None
+        # mean(g * h) is the product with the weights; the product's memory is then free for g.
+        weight = weight.to(wide)
+        along = (product @ weight).unsqueeze(-1).mul_(1.0 / x.shape[-1])
+        grad_x = torch.mul(grad, weight, out=product)
+        grad_x.addcmul_(normed, along, value=-1.0).mul_(scale)
+        return grad_x.to(x.dtype), grad_weight, None, None
 
 
 class _Gated(torch.autograd.Function):

@@ -7,6 +7,8 @@ A process that dies takes things of unknown state with it: the next ``take`` say
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
@@ -238,12 +240,19 @@ class PreparedTasks:
 
     def __init__(self, prefetch: Prefetch) -> None:
         self._prefetch = prefetch
+        self._coming: deque[JSON] = deque()
 
     def expect(self, requests: Sequence[TaskRequest]) -> None:
-        self._prefetch.expect(_order(r.domain, r.split, r.index) for r in requests)
+        self._coming = deque(_order(r.domain, r.split, r.index) for r in requests)
+        self._prefetch.expect(self._coming)
 
     def take(self, request: TaskRequest) -> tuple[Task, tuple[int, ...]]:
-        made = self._prefetch.take(_order(request.domain, request.split, request.index))
+        order = _order(request.domain, request.split, request.index)
+        with contextlib.suppress(ValueError):  # one that was submitted without notice
+            self._coming.remove(order)
+        # As one is taken, the next one behind the window is begun.
+        self._prefetch.expect(itertools.chain([order], self._coming))
+        made = self._prefetch.take(order)
         return Task.from_json(made["task"]), tuple(made["tokens"])
 
     def rest(self, requests: Sequence[TaskRequest]) -> None:
