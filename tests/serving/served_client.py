@@ -182,13 +182,14 @@ def scripted_server(
     max_waiting: int = 8,
     gate: ReviewGate | None = None,
     token: str = "",
+    context_length: int = 1024,
 ) -> Iterator[Scripted]:
     engine = ScriptedEngine(script, max_rows=max_rows)
     chat = ChatFormat(byte_tokenizer())
     metrics = ServeMetrics()
     thread = EngineThread(engine, max_rows=max_rows, max_waiting=max_waiting, metrics=metrics)
     desk = Desk(
-        ServedModel("scripted", chat, 1024, "educe-script"),
+        ServedModel("scripted", chat, context_length, "educe-script"),
         thread,
         TokenTexts(chat.tokenizer),
         metrics,

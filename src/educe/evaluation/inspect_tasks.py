@@ -219,16 +219,21 @@ def suite(
 
 @inspect_ai.task  # type: ignore[untyped-decorator]
 def domains(
-    names: str, tasks: int = 50, samples: int = 1, temperature: float = 0.0,
+    names: str, tasks: int = 50, samples: int = 1, temperature: float = 0.0, max_tokens: int = 0,
     tool_replies: str = "tool",
 ) -> inspect_ai.Task:  # fmt: skip
-    """Held-out tasks of domains as one Inspect task; names or globs separated by commas."""
+    """Held-out tasks of domains as one Inspect task; names or globs separated by commas.
+
+    ``max_tokens`` of a turn; 0 takes each domain's own limit.
+    """
+    if samples > 1 and temperature == 0:
+        raise EduceError(f"{samples} samples at temperature 0 are {samples} times the same text")
     wanted = [n.strip() for n in names.split(",") if n.strip()]
     settings = resolve({n: DomainSettings() for n in wanted})
     parts = [
         Part(
             n, own, source=n, num_tasks=tasks, samples=samples, temperature=temperature,
-            max_completion_tokens=own.max_completion_tokens, max_turns=own.max_turns,
+            max_completion_tokens=max_tokens or own.max_completion_tokens, max_turns=own.max_turns,
         )
         for n, own in settings.items()
     ]  # fmt: skip
@@ -347,7 +352,7 @@ async def _replies(
     return None if reply.done else reply.messages
 
 
-@scorer(metrics=[grouped([mean(), stderr()], "part")])  # type: ignore[untyped-decorator]
+@scorer(metrics=[grouped(mean(), "part"), stderr()])  # type: ignore[untyped-decorator]
 def educe_scorer(sources: Mapping[str, Asked], desk: ScoringDesk) -> Scorer:
     """Score with the domain's own scorer; the whole row is kept in the score's metadata."""
 
