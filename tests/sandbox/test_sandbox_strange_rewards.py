@@ -16,7 +16,9 @@ import pytest
 import run_forgers
 from test_sandbox_hostile import _as_user
 
-from educe.core.types import ToolCall
+from educe.core.protocols import Services
+from educe.core.types import Message, ToolCall
+from educe.evaluation.python_tool import run_tool_calls
 from educe.sandbox import (
     BoxVerdict,
     Call,
@@ -449,6 +451,18 @@ def test_tool_calls_answer_whatever_the_model_wrote(sandbox: Sandbox) -> None:
             "import os, time\nfor fd in range(3, 12):\n    try: os.write(fd, b'\\xff' * 40)\n    except OSError: pass\ntime.sleep(0.2)"
         )
         assert "2" in session.python("print(1 + 1)").text or session.python("print(1 + 1)").text
+
+
+def test_the_tool_of_evaluations_reads_any_arguments(sandbox: Sandbox) -> None:
+    calls = tuple(
+        ToolCall("python", arguments)
+        for arguments in ("[" * 200_000, '{"code": ' + "9" * 10_000 + "}", '{"code": 5}', "null")
+    )
+    for call in calls:
+        (reply,) = run_tool_calls(Message("assistant", "", (call,)), Services(sandbox=sandbox))
+        assert reply.content.startswith("error: the arguments must be")
+    ok = Message("assistant", "", (ToolCall("python", '{"code": "print(6 * 7)"}'),))
+    assert run_tool_calls(ok, Services(sandbox=sandbox))[0].content == "42"
 
 
 def test_a_session_ended_from_inside_is_said_not_excused(sandbox: Sandbox) -> None:

@@ -38,7 +38,7 @@ def _run(name: str, arguments: str, services: Services) -> str:
         return f"error: there is no tool {name!r}; the only tool is python"
     try:
         raw = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         raw = None
     code = raw.get("code") if isinstance(raw, dict) else None
     if not isinstance(code, str) or not code.strip():
