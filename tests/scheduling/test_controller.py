@@ -77,7 +77,8 @@ def test_every_strategy_keeps_its_bounds_and_turns(strategy):
         mixed.observe(results)
         shares = np.array(list(mixed.shares.values()))
         assert shares.sum() == pytest.approx(1.0, abs=1e-12)
-        assert (shares >= 0.25 / 20 - 1e-9).all() and (shares <= 4 / 20 + 1e-9).all()
+        lowest, highest = ControlSettings().floor / 20, ControlSettings().ceiling / 20
+        assert (shares >= lowest - 1e-9).all() and (shares <= highest + 1e-9).all()
         assert np.isfinite(list(mixed.metrics().values())).all()
 
 
@@ -143,7 +144,8 @@ def test_who_slips_gets_more_at_once(is_protected):
     feed = Feed(mixed, rewards, batch=32)
     feed.run(25)
     before = mixed.shares["a/old"]
-    assert before == pytest.approx((1.0 if is_protected else 0.25) / 8, rel=0.3)
+    least = 1.0 if is_protected else settings.floor
+    assert before == pytest.approx(least / 8, rel=0.3)
     rewards["a/old"] = WRONG
     feed.run(4)
     assert mixed.controller.slipped()[mixed.names.index("a/old")]
@@ -234,7 +236,7 @@ def test_very_slow_domains_are_bounded_from_below():
     names = [f"a/{i}" for i in range(10)]
     tokens = dict.fromkeys(names, 10) | {"a/0": 10_000_000}
     mixed = Feed(mixture(names), dict.fromkeys(names, HALF), tokens).run(30)
-    assert mixed.shares["a/0"] == pytest.approx(0.025, rel=1e-6)
+    assert mixed.shares["a/0"] == pytest.approx(ControlSettings().floor / 10, rel=1e-6)
     code = mixed.reasons["a/0"]
     assert Reason(code % 100) is Reason.COSTLY and code >= AT_FLOOR
     assert reason_text(code) == "costly; at its floor"

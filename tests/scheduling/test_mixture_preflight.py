@@ -48,7 +48,7 @@ def test_levels_need_a_ladder_and_a_band():
 
 def test_notes_say_what_follows():
     plan, _ = planned(mixture={"strategy": "expected_gain"})
-    assert "between 0.25 and 4 times" in plan.notes[0]
+    assert "between 0.1 and 8 times" in plan.notes[0]
     plan, _ = planned(mixture={"strategy": "size"}, curriculum={"tasks": "predicted"})
     assert "shares are the weights" in plan.notes[0] and "this run has none" in plan.notes[1]
 

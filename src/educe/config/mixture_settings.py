@@ -41,13 +41,29 @@ class MixtureSettings(Section):
         1.0, ge=0, le=2, description="0 ignores costs; 1 asks for the most gain at equal cost."
     )
     sharpness: float = Field(
-        1.0,
+        1.5,
         ge=0,
         le=4,
         description="Power of the wishes: 0 is the weights, 4 nearly the best only.",
     )
-    floor: float = Field(0.25, ge=0, le=1, description="Least share, relative to its own.")
-    ceiling: float = Field(4.0, ge=1, description="Largest share, relative to its own.")
+    settle: float = Field(
+        4.0,
+        ge=0,
+        description="Groups a domain, on average, after which wishes have half their power: the "
+        "first ones are mostly noise.",
+    )
+    floor: float = Field(0.1, ge=0, le=1, description="Least share, relative to its own.")
+    ceiling: float = Field(8.0, ge=1, description="Largest share, relative to its own.")
+    lowest: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Part of the domains, those of the lowest scores, that is not left behind; "
+        "who never succeeds is not among them.",
+    )
+    lowest_floor: float = Field(
+        0.5, ge=0, le=1, description="Least share of those, relative to its own."
+    )
     visit_within: float = Field(
         8.0,
         gt=0,

@@ -22,6 +22,8 @@ Bools = NDArray[np.bool_]
 
 _OVERDUE = 1e9
 _TIE = 1e-9
+# A domain without success shows it by so many groups: below this level.
+_HOPELESS, _HOPELESS_AFTER = 0.02, 8.0
 
 
 class Reason(IntEnum):
@@ -46,6 +48,7 @@ class Reason(IntEnum):
     LESS_PROGRESS = 16
     MORE_REGRET = 17
     LESS_REGRET = 18
+    LOWEST = 19
     LONG = 19
 
 
@@ -69,6 +72,7 @@ REASON_TEXTS = {
     Reason.LESS_PROGRESS: "its score moves less than others'",
     Reason.MORE_REGRET: "its best is far above its mean",
     Reason.LESS_REGRET: "its best is near its mean",
+    Reason.LOWEST: "among the lowest scores",
     Reason.LONG: "long contexts have a share of their own",
 }
 _MORE_LESS = {
@@ -91,7 +95,13 @@ class ControlSettings:
         strategy: key of ``STRATEGIES``.
         cost_power: 0 ignores costs, 1 divides by them.
         sharpness: power of the wishes; 0 is the weights, large is winner takes all.
+        settle: groups a domain, on average, after which that power is half reached: what is
+            decided in the first rounds is decided on noise, and noise widens the gap between
+            domains that are alike.
         floor, ceiling: bounds of a share, relative to the domain's own by weight.
+        lowest: part of the domains, those with the lowest scores, that is not left behind...
+        lowest_floor: ...but keeps at least this share, relative to its own; who never succeeds is
+            not among them.
         visit_within: rounds (prompts a domain on average) after which a domain's turn is due.
         slip: points of score below its best that count as slipping.
         protect_boost: least share of a protected domain that slipped, relative to its own.
@@ -103,9 +113,12 @@ class ControlSettings:
 
     strategy: str = "expected_gain"
     cost_power: float = 1.0
-    sharpness: float = 1.0
-    floor: float = 0.25
-    ceiling: float = 4.0
+    sharpness: float = 1.5
+    settle: float = 4.0
+    floor: float = 0.1
+    ceiling: float = 8.0
+    lowest: float = 0.2
+    lowest_floor: float = 0.5
     visit_within: float = 8.0
     slip: float = 0.03
     protect_boost: float = 3.0
@@ -185,10 +198,10 @@ class ShareController:
         mean = (base * value).sum(axis=-1, keepdims=True)
         self.wishes = value / np.maximum(mean, 1e-300)
         slipped = self.slipped()
-        lowest = base * self._floors(slipped)
-        highest = base * settings.ceiling
-        self.shares = bounded_shares(base * self.wishes**settings.sharpness, lowest, highest)
-        self._explain(wish, cheapness, slipped, lowest, highest)
+        floors = self._floors(slipped, self.lowest())
+        least, most = base * floors, base * settings.ceiling
+        self.shares = bounded_shares(base * self.wishes ** self._sharpness(), least, most)
+        self._explain(wish, cheapness, slipped, least, most)
         self._give_long_its_share()
 
     def _give_long_its_share(self) -> None:
@@ -238,12 +251,31 @@ class ShareController:
         surely = evidence.level + np.sqrt(evidence.level_variance)
         return np.asarray(evidence.is_known() & (surely < evidence.peak - self.settings.slip))
 
-    def _floors(self, slipped: Bools) -> Floats:
+    def lowest(self) -> Bools:
+        """Return the domains of the lowest scores: below the mean, and with some success."""
+        evidence = self.evidence
+        level = evidence.pooled_level()
+        is_active = self.weights > 0
+        mean = (self.base * level).sum(axis=-1, keepdims=True)
+        has_success = evidence.is_known() & (level >= _HOPELESS)
+        may_succeed = has_success | (evidence.visits < _HOPELESS_AFTER)
+        ranked = np.where(is_active & may_succeed & (level < mean - _TIE), level, np.inf)
+        rank = np.argsort(np.argsort(ranked, axis=-1, kind="stable"), axis=-1)
+        count = np.ceil(self.settings.lowest * is_active.sum(axis=-1, keepdims=True))
+        return np.asarray((rank < count) & np.isfinite(ranked))
+
+    def _floors(self, slipped: Bools, lowest: Bools) -> Floats:
         settings = self.settings
         floors = np.full(self.weights.shape, settings.floor)
+        floors = np.where(lowest, np.maximum(floors, settings.lowest_floor), floors)
         floors = np.where(slipped | self.protected, np.maximum(floors, 1.0), floors)
         floors = np.where(slipped & self.protected, settings.protect_boost, floors)
         return np.asarray(np.minimum(floors, settings.ceiling))
+
+    def _sharpness(self) -> Floats:
+        """Return the power of the wishes (..., 1), rising with what was seen of all domains."""
+        seen = (self.base * self.evidence.visits).sum(axis=-1, keepdims=True)
+        return np.asarray(self.settings.sharpness * seen / (seen + self.settings.settle + 1e-9))
 
     def _cheapness(self) -> Floats:
         power = self.settings.cost_power
@@ -252,7 +284,7 @@ class ShareController:
         return np.asarray(self.evidence.mean_cost() ** -power)
 
     def _explain(
-        self, wish: Wish, cheapness: Floats, slipped: Bools, lowest: Floats, highest: Floats
+        self, wish: Wish, cheapness: Floats, slipped: Bools, least: Floats, most: Floats
     ) -> None:
         """Name, for each domain, what moved its share most; and the bound, where one decided."""
         base, evidence = self.base, self.evidence
@@ -271,11 +303,13 @@ class ShareController:
         reasons = np.where(evidence.groups < 2, Reason.NEW, reasons)
         is_unscored = evidence.missing > 0.5 * np.maximum(evidence.groups, 1.0)
         reasons = np.where(is_unscored, Reason.UNSCORED, reasons)
-        at_floor = self.shares <= lowest * (1.0 + 1e-6)
+        at_floor = self.shares <= least * (1.0 + 1e-6)
+        is_raised = least > base * self.settings.floor * (1.0 + 1e-6)
+        reasons = np.where(is_raised & at_floor, Reason.LOWEST, reasons)
         reasons = np.where(self.protected & at_floor, Reason.PROTECTED, reasons)
         reasons = np.where(slipped & at_floor, Reason.SLIPPED, reasons)
         reasons = np.where(at_floor, reasons + AT_FLOOR, reasons)
-        at_ceiling = ~at_floor & (self.shares >= highest * (1.0 - 1e-6))
+        at_ceiling = ~at_floor & (self.shares >= most * (1.0 - 1e-6))
         self.reasons = np.where(at_ceiling, reasons + AT_CEILING, reasons)
 
 

@@ -19,12 +19,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Prior of the response filter: no response, known to this standard deviation (score a unit of
-# exposure). Wide against what is seen (0.001 to 0.1).
-_RATE_SD = 0.3
+# exposure). What is seen is 0.001 to 0.1; a wider prior lets noise carry the level away.
+_RATE_SD = 0.1
 # The level walks a little each step (others' lessons, drift); what is known of the response counts
 # half after so many groups.
 _LEVEL_WALK = 2e-5
-_RATE_LIFE = 128.0
+_RATE_LIFE = 64.0
 # Samples of one task are alike: the share of the variance that lies between tasks.
 _BETWEEN_TASKS = 0.3
 # How far responses differ, relative to the run's mean, before anything is known of it; what that
@@ -36,10 +36,13 @@ _SMALLEST_RATE = 1e-3
 # How lessons move the score q along its curve: q ** rise * (1 - q) ** fall. A plain logistic has 1
 # and 1; low rates rise sooner than that (some tasks of a hard domain are easy) and high ones stall
 # sooner (a domain's ceiling is often below 1). Chosen on tuning worlds, see the design page.
-_RISE, _FALL = 0.5, 2.0
+_RISE, _FALL = 0.3, 2.5
 # Variance of one group's spread (and regret), and of levels within a family, beforehand.
 _GROUP_NOISE = 0.06
-_LEVEL_SPREAD = 0.03
+_LEVEL_SPREAD = 0.015
+# Squared coefficients of variation: of a group's cost, and of domains' mean costs in a family
+# beforehand; groups that the run's mean cost weighs in a family's.
+_COST_NOISE, _COST_SPREAD, _FAMILY_COST = 0.12, 0.2, 4.0
 # What such an expectation weighs, in domains known that well; the least part of it that is left.
 _ALIKE_DOMAINS, _LEAST = 5.0, 0.002
 
@@ -246,11 +249,21 @@ class Evidence:
         return np.asarray(np.maximum(found, _LEAST * expected))
 
     def mean_cost(self) -> Floats:
-        """Return the cost of a group; what was not seen costs what its family or the run does."""
+        """Return the cost of a group; what was not seen costs what its family or the run does.
+
+        Groups of one domain differ in length: domains are told apart only as far as their means
+        differ beyond that.
+        """
         run = _all(self.cost) / np.maximum(_all(self.groups), 1e-9)
         run = np.where(run > 0, run, 1.0)
-        family = (self.by_family(self.cost) + run) / (self.by_family(self.groups) + 1.0)
-        return np.asarray((self.cost + 0.5 * family) / (self.groups + 0.5))
+        weight = _FAMILY_COST
+        family = (self.by_family(self.cost) + weight * run) / (self.by_family(self.groups) + weight)
+        own = self.cost / np.maximum(self.groups, 1e-9)
+        deviation = np.where(self.groups > 0, own / family - 1.0, 0.0)
+        information = self.groups / _COST_NOISE
+        precision = 1.0 / self._between(information, deviation, _COST_SPREAD)
+        part = information / (information + precision)
+        return np.asarray(family * (1.0 + part * deviation))
 
     def response(self) -> tuple[Floats, Floats]:
         """Return each domain's response to training over the run's mean: (mean, deviation).
@@ -259,8 +272,7 @@ class Evidence:
         family's shrunk towards it, then the domain's shrunk towards the family's. How far domains
         differ is itself estimated, so that domains that are alike are not told apart by noise.
         """
-        information = np.maximum(1.0 / self.rate_variance - 1.0 / _RATE_SD**2, 0.0)
-        own = self.rate / self.rate_variance / np.maximum(information, 1e-12)
+        information, own = self._learnt_rates()
         mean = self._run_rate(information, own, 0.0)
         spread = self._rate_spread(information, own, mean)
         mean = self._run_rate(information, own, (spread * mean) ** 2)
@@ -274,6 +286,16 @@ class Evidence:
         posterior = (information * own + precision * family) / (information + precision)
         deviation = 1.0 / np.sqrt(information + precision)
         return np.asarray(posterior / mean), np.asarray(deviation / mean)
+
+    def run_rate(self) -> Floats:
+        """Return the score that a unit of exposure adds, over the run (..., 1)."""
+        return self._run_rate(*self._learnt_rates(), 0.0)
+
+    def _learnt_rates(self) -> tuple[Floats, Floats]:
+        """Return what the filters learnt of each domain's rate beyond their prior: (information,
+        estimate)."""
+        information = np.maximum(1.0 / self.rate_variance - 1.0 / _RATE_SD**2, 0.0)
+        return information, self.rate / self.rate_variance / np.maximum(information, 1e-12)
 
     @staticmethod
     def _run_rate(information: Floats, own: Floats, variance: Floats | float) -> Floats:

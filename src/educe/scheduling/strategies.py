@@ -13,11 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from educe.scheduling.evidence import Evidence
+from educe.scheduling.outlook import Outlook, expected_spread
 
 Floats = NDArray[np.float64]
 
 _SMALLEST = 1e-3
 _RESPONSE_BOUNDS = (0.1, 3.0)
+# A lesson's consequences are judged over so many groups of the domain; bounds of the run's rate.
+_GROUPS_AHEAD = 160.0
+_RATE_BOUNDS = (0.004, 0.06)
+# How far the spread that was seen may differ from what is expected at the domain's level.
+_SIGNAL_BAND = 3.0
+_LEVELS = np.linspace(0.02, 0.98, 97)
+_SPREADS = expected_spread(_LEVELS)
+_OUTLOOK = Outlook.of(Evidence.slope)
 
 
 @dataclass(slots=True)
@@ -56,21 +65,30 @@ def regret(evidence: Evidence, optimism: float) -> Wish:
 
 
 def expected_gain(evidence: Evidence, optimism: float) -> Wish:
-    """Wish by the score that a group is expected to add: signal, response to training, and room.
+    """Wish by the score that a group is expected to add: signal, room, and response to training.
 
-    A domain's groups teach by their spread; the curve says how far a lesson moves the score at the
-    domain's level; the response is what this domain made of its lessons so far, against the others.
+    A domain's groups teach by their spread: the one that its level lets expect, near what was seen
+    (more spread than that is chance or a ceiling, which teach nothing). The curve says how far
+    lessons move the score from the domain's level on (see ``outlook``); the response is what this
+    domain made of its lessons so far, against the others.
     """
-    spread = _spread(evidence, optimism)
-    room = evidence.slope(evidence.pooled_level())
+    level = evidence.pooled_level()
     mean, deviation = evidence.response()
     response = np.clip(mean + optimism * deviation, *_RESPONSE_BOUNDS)
+    reach = response * np.clip(evidence.run_rate(), *_RATE_BOUNDS) * _GROUPS_AHEAD
     factors = {
-        "signal": spread,
-        "room": room,
+        "signal": _signal(evidence, level, optimism),
+        "room": evidence.slope(level) * _OUTLOOK(level, reach),
         "response": response,
     }
-    return Wish(spread * room * response, factors)
+    return Wish(factors["signal"] * factors["room"] * response, factors)
+
+
+def _signal(evidence: Evidence, level: Floats, optimism: float) -> Floats:
+    seen = _spread(evidence, optimism)
+    raw = evidence.chance + (1.0 - evidence.chance) * level
+    expected = np.interp(np.clip(raw, _LEVELS[0], _LEVELS[-1]), _LEVELS, _SPREADS)
+    return np.clip(expected, seen / _SIGNAL_BAND, seen * _SIGNAL_BAND)
 
 
 def unmoved(evidence: Evidence, optimism: float) -> Wish:
