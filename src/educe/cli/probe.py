@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ class Probe:
     ``signal`` is the share of groups whose siblings differ; ``headroom`` is pass@k - pass@1, what
     sharpening alone could bring. The rest is what ``educe plan`` reckons with: ``token_quantiles``
     are 11 evenly spaced ones of completions over all turns, ``reply_tokens`` those of the
-    environment, ``score_s`` worker seconds of a trajectory (None where nobody measured).
+    environment, ``score_s`` worker seconds of a trajectory (None where nobody measured),
+    ``shown_tokens`` those of a demonstration (0 without one).
     """
 
     domain: str
@@ -33,6 +35,7 @@ class Probe:
     reply_tokens: float = 0.0
     mean_turns: float = 1.0
     score_s: float | None = None
+    shown_tokens: float = 0.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -93,10 +96,36 @@ def probe_model(loaded: Any, model: str, arguments: argparse.Namespace) -> list[
             label=model,
         )
         timed = getattr(pools[0], "seconds_a_job", dict)()
-        return [_probe(result, name, session.chat, timed.get(name)) for name in result.domains]
+        return [
+            _probe(
+                result,
+                name,
+                session.chat,
+                job_s=timed.get(name),
+                shown_tokens=_shown_tokens(session, name, arguments.split),
+            )
+            for name in result.domains
+        ]
 
 
-def _probe(result: Any, name: str, chat: Any, job_s: float | None) -> Probe:
+def _shown_tokens(session: Any, name: str, split: str, count: int = 4) -> float:
+    """Return the mean tokens of a few demonstrations, 0 where the domain has none."""
+    from educe.core.types import Split
+
+    domain = session.domains[name]
+    if not domain.spec.has_gold:
+        return 0.0
+    size = domain.size(Split(split))
+    lengths = []
+    for index in range(count if size is None else min(count, size)):
+        task = domain.task(Split(split), index)
+        prompt = len(session.chat.prompt_tokens(task.messages))
+        whole = [*task.messages, *domain.demonstration(task)]
+        lengths.append(len(session.chat.prompt_tokens(whole)) - prompt)
+    return _mean(lengths)
+
+
+def _probe(result: Any, name: str, chat: Any, *, job_s: float | None, shown_tokens: float) -> Probe:
     rows = result.rows_in(name)
     turns = _mean([r.num_turns for r in rows])
     prompts = [len(chat.prompt_tokens(r.prompt)) for r in rows]
@@ -128,6 +157,7 @@ def _probe(result: Any, name: str, chat: Any, job_s: float | None) -> Probe:
         else 0.0,
         mean_turns=turns,
         score_s=None if job_s is None else job_s * turns,
+        shown_tokens=shown_tokens,
     )
 
 
@@ -143,7 +173,7 @@ def _quantiles(values: list[int], count: int = 11) -> tuple[float, ...]:
     )
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 

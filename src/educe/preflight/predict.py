@@ -220,11 +220,10 @@ def _packs_s(costs: StepCosts, tokens: float, trained: float, micro: int) -> flo
 
 
 def predict_sft_step(plan: Plan, costs: StepCosts, loads: Sequence[DomainLoad]) -> StepPrediction:
-    """Return one optimizer step on demonstrations; their answers are taken to be half as long as
-    what the model samples, prompts the same."""
+    """Return one optimizer step on demonstrations."""
     size = plan.recipe.sft.batch_size
     prompt = sum(d.share * d.prompt_tokens for d in loads)
-    answer = sum(d.share * d.mean_length for d in loads) / 2
+    answer = sum(d.share * d.shown_tokens for d in loads)
     tokens, trained = size * (prompt + answer), size * answer
     micro = plan.recipe.optimizer.micro_batch_tokens
     parts = {
@@ -315,7 +314,7 @@ def _largest_pack(plan: Plan, loads: Sequence[DomainLoad]) -> float:
     if "rl" in recipe.stages:
         sizes.append(_trained(loads, recipe.rl.prompts)[0] / recipe.rl.updates)
     if "sft" in recipe.stages:
-        longest = max((d.prompt_tokens + d.mean_length / 2 for d in loads), default=0.0)
+        longest = max((d.prompt_tokens + d.shown_tokens for d in loads), default=0.0)
         sizes.append(recipe.sft.batch_size * longest)
     wanted = max(sizes) * _LARGEST_STEP or float(recipe.optimizer.micro_batch_tokens)
     return min(float(recipe.optimizer.micro_batch_tokens), wanted)

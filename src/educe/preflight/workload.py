@@ -32,6 +32,7 @@ class DomainLoad:
         turns: mean.
         signal: share of groups that are trained on.
         score_s: worker seconds of a trajectory's score and replies.
+        shown_tokens: of a demonstration; half of a completion where nobody counted.
         pass_at_1, pass_at_k: of the probed model, None where it was not probed.
     """
 
@@ -44,6 +45,7 @@ class DomainLoad:
     turns: float
     signal: float
     score_s: float
+    shown_tokens: float = 0.0
     needs_reference: bool = False
     pass_at_1: float | None = None
     pass_at_k: float | None = None
@@ -77,16 +79,18 @@ def _load(plan: Plan, domain: DomainPlan, probed: Mapping[str, Any]) -> DomainLo
     code_s = _ASSUMED_CODE_S if domain.spec.executes_code else _ASSUMED_SCORE_S
     trains_all = domain.bundle.trains_without_advantage
     turns = probed.get("mean_turns") or float(domain.max_turns)
+    longest = tuple(min(float(n), float(limit)) for n in lengths)
     return DomainLoad(
         name=domain.name,
         share=domain.share,
         group_size=plan.recipe.rl.group_size + domain.bundle.needs_greedy,
         prompt_tokens=probed.get("prompt_tokens") or domain.prompt_tokens or _ASSUMED_PROMPT,
-        lengths=tuple(min(float(n), float(limit)) for n in lengths),
+        lengths=longest,
         reply_tokens=probed.get("reply_tokens") or 0.0,
         turns=turns,
         signal=1.0 if trains_all else probed.get("signal", ASSUMED_SIGNAL),
         score_s=probed.get("score_s") or code_s * turns,
+        shown_tokens=probed.get("shown_tokens") or sum(longest) / len(longest) / 2,
         needs_reference=domain.bundle.needs_reference,
         pass_at_1=probed.get("pass_at_1"),
         pass_at_k=probed.get("pass_at_k"),
