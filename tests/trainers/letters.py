@@ -67,3 +67,15 @@ class InProcessLetters(DistinctLetters):
     def score(self, task, state, transcript, services):
         right = super().score(task, state, transcript, services)
         return replace(right, proof={"integrity": "in_process"})
+
+
+class ToldLetters(Letters):
+    """The prompt says what the score will be, whatever is written: only values can learn it."""
+
+    spec = DomainSpec("letters", "letters", "text", "Plus or minus.", has_gold=False)
+
+    def task(self, split, index):
+        return Task("letters", split, index, (user(f"{index} {'+-'[index % 2] * 24}"),))
+
+    def score(self, task, state, transcript, services):
+        return Score.graded(float(task.index % 2))
