@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def _extrapolated(found: Sequence[StepCosts], depths: Sequence[int], wanted: int
     def number(a: float, b: float) -> float:
         return max(a + part * (b - a), 0.0)
 
-    told = {}
+    told: dict[str, Any] = {}
     for name in StepCosts.__slots__:
         one, two = getattr(low, name), getattr(high, name)
         if isinstance(one, Curve):
@@ -267,7 +268,7 @@ class _Bench:
         rows = sorted({1, 4, 16, 48, order.max_rows})
         self._decode(engine, 4, _PROMPT)  # warm
         for count in [r for r in rows if r <= order.max_rows]:
-            (seconds, _), grown = self.peak_of(lambda n=count: self._decode(engine, n, _PROMPT))
+            (seconds, _), grown = self.peak_of(partial(self._decode, engine, count, _PROMPT))
             decode.append((count, seconds))
             memory.append((count, float(grown)))
         many = min(16, order.max_rows)
@@ -354,14 +355,14 @@ class _Bench:
             samples = self._samples(bundle, groups)
             tokens = groups * (_PROMPT + _GROUP * _COMPLETION)
             state.timeline = timeline = Timeline()
-            _, grown = self.peak_of(lambda s=samples: optimizer_step(state, s, losses, 1e-6))
+            _, grown = self.peak_of(partial(optimizer_step, state, samples, losses, 1e-6))
             spent = {p.name: p.end - p.begin for p in timeline.phases}
             optimizer.append(spent.pop("optimizer"))
             seconds.append((tokens, sum(spent.values())))
             memory.append((tokens, float(max(0, grown - gradients))))
             if groups < _PACK_GROUPS[-1]:
                 passed = self._seconds(
-                    lambda s=samples: fill_logprobs(model, s, "start_logprobs", 1_000_000, dtype)
+                    partial(fill_logprobs, model, samples, "start_logprobs", 1_000_000, dtype)
                 )
                 forward.append((tokens, passed))
         few = self._samples(bundle, _HEAD_GROUPS, trained=_COMPLETION // 8)
@@ -387,7 +388,7 @@ class _Bench:
 
         draw = numpy_random("calibration", num_groups)
         length = _PROMPT + _COMPLETION
-        samples = []
+        samples: list[TrainingSample] = []
         for group in range(num_groups):
             prompt = draw.integers(0, self.order.shape.vocabulary, _PROMPT)
             for _ in range(_GROUP):

@@ -95,7 +95,7 @@ def probe_model(loaded: Any, model: str, arguments: argparse.Namespace) -> list[
             limits=session.limits,
             label=model,
         )
-        timed = getattr(pools[0], "seconds_a_job", dict)()
+        timed: dict[str, float] = getattr(pools[0], "seconds_a_job", dict)()
         return [
             _probe(
                 result,

@@ -99,9 +99,10 @@ class StepCosts:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> StepCosts:
-        return StepCosts(
-            **{k: Curve.from_json(v) if isinstance(v, list) else v for k, v in raw.items()}
-        )
+        told: dict[str, Any] = {
+            k: Curve.from_json(v) if isinstance(v, list) else v for k, v in raw.items()
+        }
+        return StepCosts(**told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def spared_domains(running: Sequence[RunningJob], waiting: Collection[str]) -> l
 
 
 def planned_workers(
-    jobs: Mapping[str, int], seconds_a_job: Mapping[str, float], num_workers: int
+    jobs: Mapping[str, float], seconds_a_job: Mapping[str, float], num_workers: int
 ) -> dict[str, float]:
     """Return the workers that each domain keeps busy while all have work, as fair queueing shares
     them: equal parts of the time, what one does not need going to the others.
