@@ -50,6 +50,37 @@ def test_noise_alone_agrees_with_nothing_not_even_itself():
     assert max(weights) / min(weights) < 1.1
 
 
+def test_what_noise_dilutes_is_corrected_for_where_the_diagonal_allows_it():
+    rng = np.random.default_rng(2)
+    found = Interference(NAMES)
+    for _ in range(60):
+        found.observe(measurement(rng, noise=2.5), np.full(4, 0.25))
+    matrix = found.matrix()
+    assert -0.5 < matrix.cosines[0, 1] < -0.1
+    assert matrix.corrected[0, 1] < -0.75 and matrix.corrected[0, 2] > 0.75
+    assert abs(matrix.corrected[0, 3]) < 0.4
+    blind = Interference(NAMES)
+    for _ in range(10):
+        blind.observe(rng.normal(size=(4, 2, K)), np.full(4, 0.25))
+    assert np.isnan(blind.matrix().corrected).sum() >= 12
+
+
+def test_a_projection_sees_through_noise():
+    """The weaker of two is restored as far with noise as without it."""
+    rng = np.random.default_rng(4)
+    strong, weak = np.zeros(K), np.zeros(K)
+    strong[0], weak[0], weak[1] = 1.0, -0.3, 0.1
+    weights = []
+    for noise in (0.0, 0.6):
+        found = Interference(("strong", "weak"), projects=True, limit=100.0, memory=100.0)
+        for _ in range(80):
+            halves = np.stack([[t / 2 + noise * rng.normal(size=K) / K**0.5 for _ in range(2)]
+                               for t in (strong, weak)])  # fmt: skip
+            found.observe(halves, np.full(2, 0.5))
+        weights.append(found.weights["weak"] / found.weights["strong"])
+    assert weights[0] > 1.5 and weights[1] == pytest.approx(weights[0], rel=0.35)
+
+
 def test_a_single_measurement_has_no_error_and_projects_nothing():
     found = measured(1, projects=True)
     assert np.isnan(found.matrix().errors).all()

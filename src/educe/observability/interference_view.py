@@ -26,7 +26,7 @@ class InterferenceView:
     """The newest measurement of a stage.
 
     Attributes:
-        cosines, errors: by row and column, NaN where unknown.
+        cosines, errors, corrected: by row and column, NaN where unknown.
         norms, weights: by name.
         num_measured: measurements that the run recorded.
     """
@@ -36,6 +36,7 @@ class InterferenceView:
     names: tuple[str, ...]
     cosines: tuple[tuple[float, ...], ...]
     errors: tuple[tuple[float, ...], ...]
+    corrected: tuple[tuple[float, ...], ...]
     norms: tuple[float, ...]
     weights: tuple[float, ...]
     num_measured: int
@@ -48,16 +49,24 @@ class InterferenceView:
             tuple(payload["names"]),
             tuple(_numbers(row) for row in payload["cosines"]),
             tuple(_numbers(row) for row in payload["errors"]),
+            tuple(_numbers(row) for row in payload["corrected"]),
             _numbers(payload["norms"]),
             _numbers(payload["weights"]),
             num_measured,
         )
 
-    def pairs(self) -> list[tuple[float, float, str, str]]:
-        """Return (cosine, error, one, other) of all known pairs, the worst conflict first."""
+    def pairs(self) -> list[tuple[float, float, float, str, str]]:
+        """Return (cosine, error, cosine without noise, one, other) of all known pairs, the worst
+        conflict first."""
         count = len(self.names)
         known = [
-            (self.cosines[i][j], self.errors[i][j], self.names[i], self.names[j])
+            (
+                self.cosines[i][j],
+                self.errors[i][j],
+                self.corrected[i][j],
+                self.names[i],
+                self.names[j],
+            )
             for i in range(count)
             for j in range(i + 1, count)
             if math.isfinite(self.cosines[i][j])
@@ -72,6 +81,7 @@ class InterferenceView:
             "names": list(self.names),
             "cosines": [list(row) for row in self.cosines],
             "errors": [list(row) for row in self.errors],
+            "corrected": [list(row) for row in self.corrected],
             "norms": list(self.norms),
             "weights": list(self.weights),
         }
@@ -103,12 +113,13 @@ def interference_text(view: InterferenceView, limit: int = 5) -> str:
         f"({view.num_measured} measurements)"
     ]
     for title, chosen in (("against each other", worst), ("with each other", best)):
-        for cosine, error, one, other in chosen:
+        for cosine, error, corrected, one, other in chosen:
             noise = f" ± {error:.2f}" if math.isfinite(error) else ""
             is_sure = math.isfinite(error) and abs(cosine) > 2 * error
             doubt = "" if is_sure else "  (may be noise)"
             names = f"{printable(one)} / {printable(other)}"
-            lines.append(f"  {title:<19} {cosine:+.2f}{noise}  {names}{doubt}")
+            alone = f" ({corrected:+.2f} without noise)" if math.isfinite(corrected) else ""
+            lines.append(f"  {title:<19} {cosine:+.2f}{noise}{alone}  {names}{doubt}")
     moved = [
         f"{printable(n)} x {w:.2f}"
         for n, w in zip(view.names, view.weights, strict=True)

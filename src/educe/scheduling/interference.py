@@ -25,6 +25,7 @@ from educe.scheduling.gradients import (
 )
 
 _EPS = 1e-12
+_LEAST_PART = 0.02
 OTHERS = "others"
 _SQUARES = ("pairs", "pair_squares", "cosine", "cosine_square")
 _ROWS = ("seen", "size", "force")
@@ -59,6 +60,8 @@ class Matrix:
         cosines: (R, R) mean cosines, NaN where never measured; the diagonal is the cosine between
             two halves of the cluster's own groups: how much of its gradient is not noise.
         errors: (R, R) standard errors, NaN below two measurements.
+        corrected: (R, R) cosines of what is not noise (Spearman 1904, attenuation), NaN where the
+            diagonal is not surely above 0.
         norms: (R,) size of a cluster's gradient a unit of its share, NaN where never measured.
         weights: (R,) what the clusters' losses are multiplied by.
     """
@@ -66,6 +69,7 @@ class Matrix:
     names: tuple[str, ...]
     cosines: Floats
     errors: Floats
+    corrected: Floats
     norms: Floats
     weights: Floats
 
@@ -75,6 +79,7 @@ class Matrix:
             "names": list(self.names),
             "cosines": [_plain(row) for row in self.cosines],
             "errors": [_plain(row) for row in self.errors],
+            "corrected": [_plain(row) for row in self.corrected],
             "norms": _plain(self.norms),
             "weights": _plain(self.weights),
         }
@@ -147,7 +152,9 @@ class Interference:
     def matrix(self) -> Matrix:
         """Return what is known now."""
         mean, error = self._means()
-        return Matrix(self.names, mean, error, self._root("size"), self._weights.copy())
+        part = _reliabilities(mean, error)
+        corrected = np.clip(mean / np.sqrt(np.outer(part, part)), -1.0, 1.0)
+        return Matrix(self.names, mean, error, corrected, self._root("size"), self._weights.copy())
 
     def _means(self) -> tuple[Floats, Floats]:
         sums = self._sums
@@ -175,7 +182,11 @@ class Interference:
             mean, error = self._means()
             is_sure = np.abs(mean) > error  # False for NaN
             surely = np.where(is_sure, np.nan_to_num(mean), 0.0)
-            np.fill_diagonal(surely, 1.0)
+            # Inner products of two domains hold no noise on average, squared norms do; without
+            # that a projection would take off too little.
+            own = np.nan_to_num(_reliabilities(mean, error), nan=1.0)
+            surely = np.clip(surely, -np.sqrt(np.outer(own, own)), None)
+            np.fill_diagonal(surely, own)
             force = np.nan_to_num(self._root("force")) * weights
             conflicts = conflict_free_weights(surely * np.outer(force, force))
             # The rate stays what it is: only the proportions are the projection's.
@@ -207,6 +218,17 @@ class Interference:
             elif len(kept):
                 self._sums[name][np.ix_(here, here)] = saved[np.ix_(there, there)]
         self._weights[here] = np.asarray(state["weights"], dtype=np.float64)[there]
+
+
+def _reliabilities(mean_RR: Floats, error_RR: Floats) -> Floats:
+    """Return which part of each cluster's squared gradient is not noise, NaN where that is unsure.
+
+    Two halves that agree to r make a whole of reliability 2 r / (1 + r) (Spearman and Brown 1910).
+    """
+    agreement = np.diag(mean_RR)
+    is_sure = agreement > 2.0 * np.diag(error_RR)  # False for NaN
+    halves = np.where(is_sure, agreement, np.nan)
+    return np.asarray(np.maximum(2.0 * halves / (1.0 + halves), _LEAST_PART))
 
 
 def _plain(values: Sequence[float] | Floats) -> list[float | None]:
