@@ -82,3 +82,19 @@ class LongPrompt(Named):
 
     def task(self, split, index):
         return Task("long", split, index, (user(f"{index} " + "words " * 30),))
+
+
+class OtherLetters(Named):
+    """The same wish under another name."""
+
+    spec = DomainSpec("other-letters", "other-letters", "text", "As letters.", has_gold=False)
+
+
+class NoLetters(Named):
+    """The opposite wish."""
+
+    spec = DomainSpec("no-letters", "no-letters", "text", "No lower-case letter.", has_gold=False)
+
+    def score(self, task, state, transcript, services):
+        right = super().score(task, state, transcript, services)
+        return Score.graded(1.0 - right.value)

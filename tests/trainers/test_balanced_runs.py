@@ -172,6 +172,34 @@ def test_the_matrix_is_told_drawn_and_on_the_page(
     assert "gradients with and against each other" in page and "<rect" in page
 
 
+def test_the_matrix_tells_who_helps_from_who_conflicts(tiny_folder: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(
+        tiny_folder,
+        tmp_path,
+        stages=["rl"],
+        run={"mode": "fast"},
+        domains={
+            "letters": {"function": LETTERS + "domain"},
+            "other-letters": {"function": EDGE + "OtherLetters"},
+            "no-letters": {"function": EDGE + "NoLetters"},
+        },
+        rl={"steps": 6, "prompts": 15, "updates": 1, "group_size": 6, "learning_rate": 1e-5},
+        balance={"measure_every": 1},
+    )
+    last = payloads(train(recipe, announce=quiet).folder, "interference")[-1]
+    names, cosines, errors = last["names"], last["cosines"], last["errors"]
+
+    def between(one: str, other: str) -> tuple[float, float]:
+        i, j = names.index(one), names.index(other)
+        return cosines[i][j], errors[i][j]
+
+    alike, noise = between("letters", "other-letters")
+    assert alike > 2 * noise
+    against = [between(one, "no-letters") for one in ("letters", "other-letters")]
+    assert all(cosine < 0 for cosine, _ in against)
+    assert sum(c for c, _ in against) < -2 * sum(e**2 for _, e in against) ** 0.5
+
+
 @pytest.mark.slow
 def test_going_back_is_the_stability_guards(tiny_folder: Path, tmp_path: Path) -> None:
     sections = {
