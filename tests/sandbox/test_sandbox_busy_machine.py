@@ -20,6 +20,7 @@ from educe.sandbox import (
     open_sandbox,
 )
 from educe.sandbox.inside.boxes import Box
+from educe.sandbox.inside.process_tree import Schedule, waited_since
 
 # A quarter of a processor's time is left for it beside others of the usual priority.
 _NICER = 5
@@ -61,6 +62,27 @@ def test_a_starved_job_gets_another_go(starving: Sandbox) -> None:
 def test_a_job_that_sleeps_stays_late(starving: Sandbox) -> None:
     result = starving.run(Job("import time; time.sleep(600)", limits=Limits(wall_s=1.0)))
     assert result.verdict is BoxVerdict.TLE_WALL
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "waited_s"),
+    [
+        ({}, {7: (0.1, 0.4, True)}, 0.4),
+        ({7: (0.1, 0.4, True)}, {7: (0.1, 0.5, True)}, 0.1),
+        ({}, {7: (0.1, 0.4, False)}, 0.0),  # it stepped back by itself
+        ({}, {7: (0.1, 0.4, True), 8: (0.4, 0.1, True)}, 0.0),  # they wait for each other
+        ({7: (1.0, 1.0, True)}, {8: (0.0, 0.2, True)}, 0.2),  # one after another
+    ],
+)
+def test_waiting_is_counted_where_no_other_process_of_the_job_ran(
+    before: dict[int, tuple[float, float, bool]],
+    now: dict[int, tuple[float, float, bool]],
+    waited_s: float,
+) -> None:
+    first, second = (
+        {pid: Schedule(*entry) for pid, entry in look.items()} for look in (before, now)
+    )
+    assert waited_since(first, second) == pytest.approx(waited_s)
 
 
 @pytest.mark.parametrize(

@@ -170,3 +170,12 @@ def test_printed_output_of_a_failed_program_does_not_count(sandbox: Sandbox) -> 
 )
 def test_text_policies(a: str, b: str, policy: str, same: bool) -> None:
     assert texts_equal(a, b, policy=policy) is same  # type: ignore[arg-type]
+
+
+def test_a_job_that_ended_badly_is_never_all_right_in_part() -> None:
+    from educe.sandbox.graders import CaseGrade, Grade
+
+    cases = (CaseGrade("right"),) * 4
+    grade = Grade(cases, BoxVerdict.OLE, "wrote more than allowed", Fault.CANDIDATE)
+    assert grade.score().value == 0.0 and grade.score(partial=True).value == 0.75
+    assert Grade(cases, BoxVerdict.OK).score(partial=True).value == 1.0

@@ -323,6 +323,7 @@ def _frame(number: int, job: Job, token: str, op: str = "run") -> bytes:
         "outputs": list(job.outputs),
         "preload": preload_name(job.runtime),
         "loopback": job.network == "loopback",
+        "num_expected": 2 + 2 * (len(job.calls) + len(job.tests) + len(job.suite)),
     }
     return wire.pack(head, _payload(job, CONTROL_FD if op == "session" else 0))
 

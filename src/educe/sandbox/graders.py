@@ -100,7 +100,9 @@ class Grade:
             return None
         if any(flag.startswith("tamper:") for flag in self.flags) or not self.cases:
             return 0.0
-        return self.num_right / len(self.cases)
+        # A job that did not end well is not all right, whatever it had returned by then.
+        most = len(self.cases) - (self.verdict is not BoxVerdict.OK)
+        return min(self.num_right, most) / len(self.cases)
 
     @property
     def first_failure(self) -> int | None:

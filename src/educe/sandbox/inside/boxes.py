@@ -41,6 +41,7 @@ class Request:
         self.is_session: bool = head["op"] == "session"
         self.limits: dict[str, Any] = head["limits"]
         self.outputs: list[str] = head["outputs"]
+        self.num_expected: int = head["num_expected"]  # processes that the job needs by itself
         self.shape: Shape = (
             head["preload"],
             head["loopback"],
@@ -87,8 +88,9 @@ class Box:
         self.setup_s = 0.0
         self.started = 0.0
         self.cpu_s = self.waited_s = 0.0  # of its processes, when last looked at
-        self.looked_at = self.stalled_s = 0.0
-        self.waited_before: dict[int, float] = {}  # seconds that its program waited unstarted
+        self.looked_at = 0.0
+        self.seen: set[int] = set()  # its processes, at any look
+        self.schedules: dict[int, process_tree.Schedule] = {}  # of its processes, at the last look
         self._unsent: memoryview | None = None
         self._is_sending = False
         supervisor.watch(control.fileno(), self._control_ready)
@@ -238,7 +240,7 @@ class Box:
             return
         self.is_watched = True
         program = process_tree.pid_of(self.pid_fd)
-        self.waited_before = {program: process_tree.longest_wait_s([program])}
+        self.schedules = {program: process_tree.schedule_of(program)}  # while it was prepared
         for index in sorted(self.open_streams):
             self.supervisor.watch(self.pipes[index], self._reader_of(index))
 
@@ -311,22 +313,27 @@ class Box:
         """End a job whose processes together used too much."""
         assert self.request is not None
         limits = self.request.limits
+        members = self._members()
+        self.seen.update(members)
         used = process_tree.usage(
-            self._members(),
+            members,
             with_memory=self.slot is None,
             niceness=self.supervisor.config["niceness"],
-            before=self.waited_before,
         )
         counted = self.slot.cpu_s() if self.slot is not None else None
+        cpu_s = used.cpu_s if counted is None else counted
         if self.slot is None:  # else the kernel sees to it
             self.facts["peak_mb"] = max(used.memory_mb, self.facts.get("peak_mb", 0.0))
-        cpu_s, now = used.cpu_s if counted is None else counted, time.monotonic()
+        now = time.monotonic()
+        between_s = now - (self.looked_at or self.started)
+        waited_s = process_tree.waited_since(self.schedules, used.schedules)
         # The kernel counts a wait when it is over: until then it is seen between two looks.
-        if used.is_ready and cpu_s <= self.cpu_s and self.looked_at:
-            self.stalled_s += now - self.looked_at
-        self.looked_at = now
+        ran_s = process_tree.ran_since(self.schedules, used.schedules)
+        if used.is_ready and ran_s <= 0 and self.looked_at:
+            waited_s = between_s
+        self.waited_s += min(waited_s, between_s)
+        self.looked_at, self.schedules = now, used.schedules
         self.cpu_s = max(self.cpu_s, cpu_s)
-        self.waited_s = max(self.waited_s, used.waited_s, self.stalled_s)
         if used.memory_mb > limits["memory_mb"]:
             self.facts["oom"] = True
             self.kill()
@@ -356,6 +363,13 @@ class Box:
         had_s = self.limit_s - self.waited_s
         wall_s: float = self.request.limits["wall_s"]
         return had_s < (1.0 - _WAITED_SHARE) * wall_s
+
+    def is_blameless(self) -> bool:
+        """Return whether the job cannot have kept itself waiting: children that end between two
+        looks run unseen.
+        """
+        assert self.request is not None
+        return len(self.seen) <= self.request.num_expected
 
     def stretch(self) -> float:
         """Return by how much the wall limit is to be longer, for the job to have what it says."""
@@ -415,7 +429,8 @@ class Box:
         self._close_control()
         self.supervisor.finished(self)
         self.supervisor.nursery.clear_away(self)
-        self.facts, self.kept = {}, []  # timers may hold on to the box for long
+        # Timers may hold on to the box for long.
+        self.facts, self.kept, self.seen, self.schedules = {}, [], set(), {}
 
     def _is_empty(self) -> bool:
         """Return whether every process of the box is gone."""

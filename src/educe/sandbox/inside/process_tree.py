@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 _MUCH_SHARED_KIB = 1024
@@ -69,51 +69,67 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
+class Schedule(NamedTuple):
+    """Seconds that a process ran, and was ready to run and did not.
+
+    Not ordinary is one that stepped back by itself, in niceness or policy: it waits because it
+    wants to.
+    """
+
+    ran_s: float
+    waited_s: float
+    is_ordinary: bool
+
+
+_NEW = Schedule(0.0, 0.0, True)
+
+
 class Usage(NamedTuple):
     """What processes use together.
 
     Attributes:
         memory_mb: resident, files aside; what they share is counted once.
         cpu_s: dead children's included.
-        waited_s: the longest that one of them was ready to run while neither it nor another ran.
-        is_ready: whether one is ready to run, or runs.
+        is_ready: whether an ordinary one is ready to run, or runs.
+        schedules: of each process by itself.
     """
 
     memory_mb: float
     cpu_s: float
-    waited_s: float
     is_ready: bool
+    schedules: dict[int, Schedule]
 
 
-def usage(
-    pids: list[int],
-    *,
-    with_memory: bool = True,
-    niceness: int = 0,
-    before: Mapping[int, float] | None = None,
-) -> Usage:
-    """Return what processes use together.
-
-    ``before``: seconds that a process had waited when what counts began. Only processes of ordinary
-    policy and the given niceness count as waiting or ready: one that stepped back by itself waits
-    because it wants to.
-    """
+def usage(pids: list[int], *, with_memory: bool = True, niceness: int = 0) -> Usage:
+    """Return what processes use together. ``niceness``: of those that did not step back."""
     memory_kib = ticks = 0
-    longest_s = all_s = 0.0
-    is_ready, before = False, before or {}
+    is_ready, schedules = False, {}
     for pid in pids:
         with contextlib.suppress(ValueError, IndexError):
             if with_memory:
                 memory_kib += _memory_kib(pid)
             about = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
             ticks += sum(int(number) for number in about[11:15])
-            ran_s, waited_s = _schedule(pid)
-            all_s += ran_s
-            if int(about[16]) <= niceness and about[38] == b"0":
-                # What others of the job ran in the meantime is taken off below.
-                longest_s = max(longest_s, waited_s - before.get(pid, 0.0) + ran_s)
-                is_ready = is_ready or about[0] == b"R"
-    return Usage(memory_kib / 1024, ticks / _TICK, max(0.0, longest_s - all_s), is_ready)
+            is_ordinary = int(about[16]) <= niceness and about[38] == b"0"
+            schedules[pid] = Schedule(*_schedule(pid), is_ordinary)
+            is_ready = is_ready or (is_ordinary and about[0] == b"R")
+    return Usage(memory_kib / 1024, ticks / _TICK, is_ready, schedules)
+
+
+def ran_since(before: dict[int, Schedule], now: dict[int, Schedule]) -> float:
+    """Return how long processes ran between two looks, all together."""
+    return sum(max(0.0, s.ran_s - before.get(pid, _NEW).ran_s) for pid, s in now.items())
+
+
+def waited_since(before: dict[int, Schedule], now: dict[int, Schedule]) -> float:
+    """Return how long a process waited between two looks while no other of them ran."""
+    longest_s = 0.0
+    for pid, schedule in now.items():
+        if schedule.is_ordinary:
+            last = before.get(pid, _NEW)
+            waited_s = schedule.waited_s - last.waited_s
+            longest_s = max(longest_s, waited_s + schedule.ran_s - last.ran_s)
+    return max(0.0, longest_s - ran_since(before, now))
 
 
 def _memory_kib(pid: int) -> int:
@@ -155,8 +171,12 @@ def is_kept_waiting(pids: list[int], pause: Callable[[float], object]) -> bool:
     if not any(map(_is_ready, pids)):
         return False
     pause(_LOOK_S)
-    ran = sum(ran for ran, _ in map(_schedule, pids)) - before
-    return ran < _LOOK_S / 2 and any(map(_is_ready, pids))
+    return sum(ran for ran, _ in map(_schedule, pids)) <= before and any(map(_is_ready, pids))
+
+
+def schedule_of(pid: int) -> Schedule:
+    """Return the schedule of one process so far."""
+    return Schedule(*_schedule(pid), True)
 
 
 def _schedule(pid: int) -> tuple[float, float]:

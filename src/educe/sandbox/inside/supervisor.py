@@ -375,10 +375,11 @@ class Supervisor:
             if request.stretch == 1.0:
                 request.stretch = box.stretch()
                 return True
-            box.facts["broken"] = (
-                f"the machine was too busy to judge it: in {box.limit_s:.1f} s the job waited "
-                f"{box.waited_s:.1f} s for a processor"
-            )
+            if box.is_blameless():
+                box.facts["broken"] = (
+                    f"the machine was too busy to judge it: in {box.limit_s:.1f} s the job waited "
+                    f"{box.waited_s:.1f} s for a processor"
+                )
         if request.stretch > 1.0:
             box.facts["flags"] = [*box.facts.get("flags", ()), "retried:starved"]
         return False
