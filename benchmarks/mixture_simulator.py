@@ -1,12 +1,14 @@
 """Runs the very controllers of ``educe.scheduling`` on simulated learners, many worlds at once.
 
-    python benchmarks/mixture_simulator.py [--split test] [--worlds 240] [--out FILE]
+    python benchmarks/mixture_simulator.py [--split test] [--worlds 240] [--part 1/8] [--out FILE]
+    python benchmarks/mixture_simulator.py --gather FILE … [--out FILE]
 
 Arms, at equal tokens and at equal cost, over the same worlds: uniform shares, shares by data size,
 the best of many static tables (searched *in* each test world, knowing its true final score: more
 than anyone can have), and each adaptive strategy with its default settings. For every arm: the gain
 of the mean true score, the worst tenth of the domains, and the share of domains that ended five
-points below their start; differences with 95 % bootstrap intervals over worlds.
+points below their start; differences with 95 % bootstrap intervals over worlds. Long runs go in
+parts (each a share of the worlds, of a minute or so), which ``--gather`` puts together.
 
 The worlds are those of ``mixture_worlds``. Shapes: W worlds, D domains, F families, B prompts a
 batch.
@@ -185,6 +187,10 @@ def run_arm(worlds: Worlds, arm: Arm, seed: int = 0) -> dict[str, Outcome]:
         chosen = np.stack([controller.pick() for _ in range(batch)], axis=1)
         counts, tokens, seconds = learner.step(chosen)
         counts.cost_sum = tokens if arm.unit == "tokens" else seconds
+        # What is left of the run's budget, as the rounds that uniform shares would make of it.
+        left = np.clip(1.0 - spent[arm.unit] / budgets[arm.unit], 0.02, 1.0)
+        rounds = worlds.prompts / worlds.is_real.sum(axis=1)
+        controller.rounds_left = (left * rounds)[:, np.newaxis]
         controller.observe(counts)
         now = learner.scores()
         for unit, used in (("tokens", tokens), ("seconds", seconds)):
@@ -219,32 +225,82 @@ def uniform_budgets(worlds: Worlds) -> dict[str, Floats]:
     }
 
 
-def best_static(worlds: Worlds, unit: str, rounds: int = 3, width: int = 12) -> Outcome:
+def run_static(worlds: Worlds, weights: Floats, seed: int = 0) -> dict[str, Outcome]:
+    """Run fixed shares; return the outcomes at both budgets.
+
+    As ``run_arm`` with the strategy ``static``, but each batch's turns are dealt out at once
+    (largest remainders), so that a search can afford thousands of runs.
+    """
+    learner = Learner(worlds, seed)
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    ties = 1e-9 * np.argsort(np.argsort(learner.rng.random(weights.shape), axis=1), axis=1)
+    rank = np.where(weights > 0, ties, np.inf)
+    budgets = uniform_budgets(worlds)
+    spent = {unit: np.zeros(len(weights)) for unit in budgets}
+    start = before = learner.scores()
+    ends = {unit: np.full(start.shape, np.nan) for unit in budgets}
+    batch = int(worlds.batch[0])
+    credit = np.zeros(weights.shape)
+    for _ in range(MAX_STRETCH * math.ceil(float((worlds.prompts / worlds.batch).max()))):
+        credit += batch * shares
+        turns = _dealt(credit, rank, batch)
+        credit -= turns
+        chosen = np.stack([np.repeat(np.arange(len(row)), row) for row in turns])
+        _, tokens, seconds = learner.step(chosen)
+        now = learner.scores()
+        for unit, used in (("tokens", tokens), ("seconds", seconds)):
+            _close(ends[unit], spent[unit], used.sum(axis=1), budgets[unit], before, now)
+        before = now
+        if all((spent[u] >= budgets[u]).all() for u in budgets):
+            break
+    return {
+        unit: Outcome.of(start, np.where((spent[unit] < budgets[unit])[:, None], before, end))
+        for unit, end in ends.items()
+    }
+
+
+def _dealt(credit: Floats, rank: Floats, batch: int) -> Ints:
+    """Return how many of ``batch`` turns each domain has (W, D), by whole credits, then the
+    largest remainders."""
+    turns = np.floor(np.maximum(credit, 0.0)).astype(np.int64)
+    for row in np.flatnonzero(turns.sum(axis=1) > batch):  # debts of others: take some back
+        while turns[row].sum() > batch:
+            turns[row, np.argmin(np.where(turns[row] > 0, credit[row] - turns[row], np.inf))] -= 1
+    rest = np.argsort(-(credit - turns - rank), axis=1)
+    missing = batch - turns.sum(axis=1)
+    for row, count in enumerate(missing):
+        turns[row, rest[row, :count]] += 1
+    return turns
+
+
+def best_static(worlds: Worlds, rounds: int = 3, width: int = 12) -> dict[str, Outcome]:
     """Search each world for the static table with the highest true gain, and report that gain.
 
-    Candidates: equal shares, by size at two temperatures, by cost at three powers, random tables;
-    then random changes of the best so far. Searched with one noise seed and reported with another.
+    Candidates: equal shares, by size at two temperatures, by tokens and by cost at two powers,
+    random tables; then random changes of the best so far. Each unit keeps its own best. Searched
+    with one noise seed and reported with another.
     """
-    rng = numpy_random("static search", unit)
+    rng = numpy_random("static search", worlds.start.shape[0])
     real = worlds.is_real.astype(float)
-    price = worlds.tokens if unit == "tokens" else worlds.cost
     first = [real, real * worlds.size, real * np.sqrt(worlds.size)]
-    first += [real / np.maximum(price, 1e-9) ** power for power in (0.5, 1.0, 2.0)]
+    for price in (worlds.tokens, worlds.cost):
+        first += [real / np.maximum(price, 1e-9) ** power for power in (0.5, 1.0)]
     candidates = first + [_shaken(real, rng, 1.0) for _ in range(width - len(first))]
-    best = real
-    best_gain = np.full(len(real), -np.inf)
+    best = {unit: (np.full(len(real), -np.inf), real) for unit in ("tokens", "seconds")}
     for number in range(rounds):
         for table in candidates:
-            gain = run_arm(worlds, _static(table), seed=100)[unit].gain
-            is_better = gain > best_gain
-            best = np.where(is_better[:, np.newaxis], table, best)
-            best_gain = np.maximum(best_gain, gain)
-        candidates = [_shaken(best, rng, 0.7 / (number + 1)) for _ in range(width)]
-    return run_arm(worlds, _static(best))[unit]
-
-
-def _static(weights: Floats) -> Arm:
-    return Arm(ControlSettings("static"), weights)
+            found = run_static(worlds, table, seed=100)
+            for unit, (gain, kept) in best.items():
+                is_better = found[unit].gain > gain
+                best[unit] = (
+                    np.maximum(gain, found[unit].gain),
+                    np.where(is_better[:, np.newaxis], table, kept),
+                )
+        scale = 0.7 / (number + 1)
+        candidates = [
+            _shaken(kept, rng, scale) for _, kept in best.values() for _ in range(width // 2)
+        ]
+    return {unit: run_static(worlds, kept)[unit] for unit, (_, kept) in best.items()}
 
 
 def _shaken(weights: Floats, rng: np.random.Generator, scale: float) -> Floats:
@@ -273,8 +329,8 @@ def standard_arms(
 
     arms: dict[str, Callable[[Worlds], Results]] = {
         "uniform": lambda worlds: run_arm(worlds, Arm(ControlSettings("static"))),
-        "size": lambda worlds: run_arm(worlds, _static(worlds.is_real * worlds.size)),
-        "best_static": lambda worlds: {u: best_static(worlds, u) for u in units},
+        "size": lambda worlds: run_static(worlds, worlds.is_real * worlds.size),
+        "best_static": best_static,
         **{name: adaptive(name) for name in ADAPTIVE},
     }
     return {name: arms[name] for name in names}
@@ -304,13 +360,12 @@ def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str
     told: dict[str, Any] = {
         "gain": round(float(arm.gain.mean()), 4),
         "gain_ratio": [round(ratio(pairs), 3), *interval(pairs, ratio)],
-        "better": [
-            round(float((arm.gain > uniform.gain).mean()), 3),
-            *interval((arm.gain > uniform.gain).astype(float), np.mean),
-        ],
-        "worst_tenth": round(float(arm.worst.mean()), 4),
-        "worst_tenth_kept": round(float((arm.worst >= uniform.worst - 0.01).mean()), 3),
-        "forgotten": round(float(arm.forgotten.mean()), 4),
+        "better": _mean((arm.gain > uniform.gain).astype(float)),
+        "worst_tenth": _mean(arm.worst),
+        "worst_tenth_change": _mean(arm.worst - uniform.worst),
+        "worst_tenth_kept": _mean((arm.worst >= uniform.worst - 0.01).astype(float)),
+        "forgotten": _mean(arm.forgotten),
+        "forgotten_change": _mean(arm.forgotten - uniform.forgotten),
         "by_kind": {
             str(k): round(ratio(pairs[kinds == k]), 3) for k in sorted(set(kinds.tolist()))
         },
@@ -318,7 +373,66 @@ def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str
     if not is_alike.all():
         told["better_but_alike"] = round(float((arm.gain > uniform.gain)[~is_alike].mean()), 3)
     if is_alike.any():
-        told["alike_loss"] = round(1.0 - ratio(pairs[is_alike]), 4)
+        low, high = interval(pairs[is_alike], ratio)
+        told["alike_loss"] = [
+            round(1.0 - ratio(pairs[is_alike]), 4), round(1.0 - high, 4), round(1.0 - low, 4),
+        ]  # fmt: skip
+    return told
+
+
+def _mean(values: Floats) -> list[float]:
+    """Return the mean with its interval."""
+    return [round(float(values.mean()), 4), *interval(values, np.mean)]
+
+
+def run_part(given: argparse.Namespace) -> dict[str, Any]:
+    """Run the arms in a part of the worlds; return every world's outcomes as JSON-able lists."""
+    part, parts = (int(word) for word in given.part.split("/"))
+    begin, end = (given.first + given.worlds * k // parts for k in (part - 1, part))
+    numbers = range(begin, end)
+    stacks = draw_worlds(given.split, len(numbers), begin)
+    told: dict[str, Any] = {
+        "split": given.split,
+        "numbers": list(numbers),
+        "kinds": np.concatenate([s.kind for s in stacks]).tolist(),
+        "seconds": {},
+        "outcomes": {},
+    }
+    for name, arm in standard_arms(given.arms, given.units).items():
+        begin = time.process_time()
+        runs = [arm(stack) for stack in stacks]
+        told["seconds"][name] = time.process_time() - begin
+        for unit in given.units:
+            found = gather([run[unit] for run in runs])
+            told["outcomes"][f"{unit}/{name}"] = {
+                f.name: getattr(found, f.name).tolist() for f in fields(Outcome)
+            }
+    return told
+
+
+def summarise(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of all arms over the worlds of some parts."""
+    kinds = np.concatenate([np.array(p["kinds"]) for p in parts])
+    numbers = sorted(n for p in parts for n in p["numbers"])
+    told: dict[str, Any] = {
+        "split": parts[0]["split"],
+        "worlds": len(numbers),
+        "first": numbers[0],
+        "last": numbers[-1],
+    }
+    outcomes = {
+        key: gather(
+            [Outcome(**{k: np.array(v) for k, v in p["outcomes"][key].items()}) for p in parts]
+        )
+        for key in parts[0]["outcomes"]
+    }
+    for key, outcome in outcomes.items():
+        unit, _, name = key.partition("/")
+        told[key] = compare(outcome, outcomes[f"{unit}/uniform"], kinds)
+        print(f"{unit:<8} {name:<18} {json.dumps(told[key])}", flush=True)
+    for name in parts[0]["seconds"]:
+        seconds = sum(p["seconds"][name] for p in parts)
+        told[f"runs a minute/{name}"] = round(60 * len(numbers) / max(seconds, 1e-9))
     return told
 
 
@@ -330,24 +444,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--units", nargs="+", default=["tokens", "seconds"])
     parser.add_argument("--arms", nargs="+", default=["uniform", "size", "best_static", *ADAPTIVE])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--part", default="1/1", help="which of how many parts of the worlds")
+    parser.add_argument("--gather", type=Path, nargs="+", help="files of parts, put together")
     given = parser.parse_args(arguments)
-    stacks = draw_worlds(given.split, given.worlds, given.first)
-    kinds = np.concatenate([s.kind for s in stacks])
-    told: dict[str, Any] = {"split": given.split, "worlds": given.worlds, "first": given.first}
-    found: dict[str, Results] = {}
-    for name, arm in standard_arms(given.arms, given.units).items():
-        begin = time.monotonic()
-        runs = [arm(stack) for stack in stacks]
-        seconds = time.monotonic() - begin
-        found[name] = {u: gather([run[u] for run in runs]) for u in given.units}
-        for unit in given.units:
-            row = compare(found[name][unit], found["uniform"][unit], kinds)
-            told[f"{unit}/{name}"] = row
-            print(f"{unit:<8} {name:<18} {json.dumps(row)}", flush=True)
-        told[f"runs a minute/{name}"] = round(60 * given.worlds / seconds)
+    if given.gather:
+        told = summarise([json.loads(file.read_text(encoding="utf-8")) for file in given.gather])
+    else:
+        told = run_part(given)
+        summarise([told])
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(told, indent=1) + "\n")
+        given.out.write_text(json.dumps(told, indent=1 if given.gather else None) + "\n")
     return 0
 
 

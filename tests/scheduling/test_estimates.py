@@ -8,7 +8,9 @@ import pytest
 from educe.core.seeds import numpy_random
 from educe.scheduling.controller import ControlSettings, ShareController
 from educe.scheduling.evidence import BatchCounts, Evidence
+from educe.scheduling.mixture import AdaptiveMixture, MixedDomain
 from educe.scheduling.outlook import Outlook, expected_spread
+from educe.scheduling.results import GroupResult
 from educe.scheduling.strategies import expected_gain
 
 
@@ -106,14 +108,42 @@ def test_more_spread_than_a_level_lets_expect_is_no_signal():
         counts.spread_sum[0] = 1.0
         counts.spread_sum[1:] = 0.6
         evidence.update(counts)
-    signal = expected_gain(evidence, 0.0).factors["signal"]
+    signal = expected_gain(evidence, 0.0, np.array([40.0])).factors["signal"]
     assert signal[0] == pytest.approx(signal[1:].mean(), rel=0.15)
     # Where groups turn out to carry nothing at all, that is believed.
     for _ in range(200):
         counts = batch(np.full(20, 0.5), rng)
         counts.spread_sum[0] = 0.0
         evidence.update(counts)
-    assert expected_gain(evidence, 0.0).factors["signal"][0] < 0.3 * signal[0]
+    later = expected_gain(evidence, 0.0, np.array([1.0])).factors
+    assert later["signal"][0] < 0.3 * signal[0]
+
+
+def test_near_the_end_lessons_count_for_what_they_add():
+    """A low domain is wished for while its later gains are within the run, then less."""
+    rng = numpy_random("end", 1)
+    evidence = evidence_of(20, 20)
+    rates = np.array([0.04, 0.04, *([0.5] * 18)])
+    for _ in range(40):
+        evidence.update(batch(rates, rng))
+    rooms = [expected_gain(evidence, 0.0, np.array([left])).factors["room"] for left in (60.0, 0.5)]
+    assert rooms[0][:2].mean() > 1.5 * rooms[1][:2].mean()
+    assert rooms[0][2:] == pytest.approx(rooms[1][2:])
+
+
+def test_a_mixture_knows_what_is_left_of_its_run():
+    names = {f"f/d{i}": MixedDomain(1.0, "f") for i in range(4)}
+    mixed = AdaptiveMixture(names, ControlSettings(), num_prompts=80)
+    for step in range(5):
+        results = [
+            GroupResult(8 * step + i, mixed.next_domain(), step, (1.0, 0.0), 10) for i in range(8)
+        ]
+        mixed.observe(results)
+    assert mixed.controller.rounds_left == pytest.approx((80 - 40) / 4)
+    again = AdaptiveMixture(names, ControlSettings(), num_prompts=80)
+    again.restore(mixed.state())
+    assert again.controller.rounds_left == mixed.controller.rounds_left
+    assert again.shares == mixed.shares
 
 
 def test_the_lowest_are_not_left_behind_but_the_hopeless_are():

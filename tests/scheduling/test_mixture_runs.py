@@ -24,7 +24,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A run whose first domain is solved; with its evaluation."""
     names = [f"kind/d{i}" for i in range(request.param)]
     mixed = AdaptiveMixture({n: MixedDomain(1.0, "kind") for n in names}, ControlSettings())
-    recipe = {"rl": {"prompts": 8, "group_size": 4}}
+    recipe = {"run": {"price_per_hour": 4.0}, "rl": {"prompts": 8, "group_size": 4}}
     with RunStore.create(tmp_path / "r", recipe, name="r") as store:
         order = 0
         for step in range(12):
@@ -96,7 +96,10 @@ def test_what_a_run_gained_for_what_it_spent(run, capsys):
     assert main(["runs", "show", str(run), "--price", "2"]) == 0
     assert "+10.0 points over" in capsys.readouterr().out
     assert main(["runs", "show", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["efficiency"]["points_per_currency"] is None
+    told = json.loads(capsys.readouterr().out)["efficiency"]
+    assert told["points_per_currency"] == pytest.approx(25.0), "at the recipe's price"
+    assert main(["runs", "plot", str(run), "--html"]) == 0
+    assert "+10.0 points over" in (run / "run.html").read_text(encoding="utf-8")
 
 
 def test_no_pair_is_no_gain():

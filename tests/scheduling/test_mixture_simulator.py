@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,7 +11,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from mixture_simulator import Arm, Learner, compare, run_arm, uniform_budgets
+from mixture_simulator import (
+    Arm,
+    Learner,
+    best_static,
+    compare,
+    main,
+    run_arm,
+    run_static,
+    uniform_budgets,
+)
 from mixture_worlds import KINDS, Worlds, draw_world, stack
 
 from educe.scheduling.controller import ControlSettings
@@ -96,3 +106,39 @@ def test_equal_budgets_are_spent():
     two = run_arm(worlds, Arm(ControlSettings("static"), worlds.is_real * 3.0, unit="seconds"))
     assert np.array_equal(one["tokens"].gain, two["tokens"].gain)
     assert np.array_equal(one["seconds"].worst, two["seconds"].worst)
+
+
+def test_fixed_shares_dealt_at_once_are_the_controllers():
+    """The quick way and the controller give each domain its share within a prompt or so."""
+    worlds = stack(small_worlds(3, "plain"))
+    weights = worlds.is_real * worlds.size
+    quick = run_static(worlds, weights)
+    slow = run_arm(worlds, Arm(ControlSettings("static"), weights))
+    for unit in ("tokens", "seconds"):
+        assert quick[unit].gain == pytest.approx(slow[unit].gain, abs=0.01)
+        assert quick[unit].worst == pytest.approx(slow[unit].worst, abs=0.02)
+
+
+def test_a_search_finds_a_table_that_beats_equal_shares():
+    worlds = stack(small_worlds(2, "dead"))
+    uniform = run_static(worlds, worlds.is_real.astype(float))
+    for unit, found in best_static(worlds, rounds=2, width=8).items():
+        assert found.gain.sum() > uniform[unit].gain.sum()
+
+
+def test_parts_put_together_are_the_whole(tmp_path, capsys):
+    given = ["--split", "tune", "--worlds", "4", "--first", "5003", "--arms", "uniform", "size"]
+    files = []
+    for number in (1, 2):
+        files.append(str(tmp_path / f"{number}.json"))
+        assert main([*given, "--part", f"{number}/2", "--out", files[-1]]) == 0
+    assert main([*given, "--out", str(tmp_path / "whole.json")]) == 0
+    whole = json.loads((tmp_path / "whole.json").read_text())
+    parts = [json.loads(Path(f).read_text()) for f in files]
+    assert sorted(n for p in parts for n in p["numbers"]) == sorted(whole["numbers"])
+    assert main(["--gather", *files, "--out", str(tmp_path / "told.json")]) == 0
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["worlds"], told["first"], told["last"]) == (4, 5003, 5006)
+    (low, high) = told["tokens/size"]["gain_ratio"][1:]
+    assert low <= told["tokens/size"]["gain_ratio"][0] <= high
+    assert told["tokens/uniform"]["worst_tenth_change"][0] == 0.0

@@ -25,6 +25,7 @@ def build_mixture(
     *,
     ramp: LengthRamp | None = None,
     may_boost: bool = False,
+    num_prompts: int = 0,
 ) -> Mixture:
     """Return the mixture that a recipe asks for.
 
@@ -33,6 +34,7 @@ def build_mixture(
         specs: by domain; ``num_tasks`` None counts ``settings.size_limit`` tasks.
         ramp: makes domains with long prompts wait.
         may_boost: a domain's weight may be raised during the run (see ``Mixture.boost``).
+        num_prompts: that the stage will ask in all; 0 where a budget ends it.
     """
     weights = sized_weights(settings, weights, specs)
     is_fixed = settings.strategy in FIXED and curriculum.levels == "fixed"
@@ -53,6 +55,7 @@ def build_mixture(
         levels=_levels(curriculum, weights, specs),
         long=settings.long,
         ramp=ramp,
+        num_prompts=num_prompts,
     )
 
 

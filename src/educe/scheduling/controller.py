@@ -22,6 +22,8 @@ Bools = NDArray[np.bool_]
 
 _OVERDUE = 1e9
 _TIE = 1e-9
+# Rounds that a run of unknown length is taken to have left.
+ROUNDS_AHEAD = 40.0
 # A domain without success shows it by so many groups: below this level.
 _HOPELESS, _HOPELESS_AFTER = 0.02, 8.0
 
@@ -135,6 +137,8 @@ class ControlSettings:
 class ShareController:
     """Decides shares from evidence, and whose turn it is from shares.
 
+    ``rounds_left`` (..., 1), prompts a domain that the run still brings, is to be kept current.
+
     Args:
         weights: (..., D) the recipe's weights, ``>= 0``; 0 means never. They may be changed later,
             from one positive number to another.
@@ -151,6 +155,7 @@ class ShareController:
     ties: Floats
     protected: Bools
     long: Bools | None = None
+    rounds_left: Floats = field(init=False)
     shares: Floats = field(init=False)
     reasons: Ints = field(init=False)
     wishes: Floats = field(init=False)
@@ -163,6 +168,7 @@ class ShareController:
     def __post_init__(self) -> None:
         shape = self.weights.shape
         is_active = self.weights > 0
+        self.rounds_left = np.full((*shape[:-1], 1), ROUNDS_AHEAD)
         self.credit = np.zeros(shape)
         self.waited = np.where(is_active, 0.0, -np.inf)
         self._rank = np.where(is_active, _TIE * self.ties, np.inf)
@@ -192,7 +198,7 @@ class ShareController:
             self.reasons = np.full(base.shape, int(Reason.WEIGHT))
             self._give_long_its_share()
             return
-        wish = STRATEGIES[settings.strategy](self.evidence, settings.optimism)
+        wish = STRATEGIES[settings.strategy](self.evidence, settings.optimism, self.rounds_left)
         cheapness = self._cheapness()
         value = wish.value * cheapness
         mean = (base * value).sum(axis=-1, keepdims=True)

@@ -24,6 +24,7 @@ from educe.scheduling.levels import LevelControl, Standing
 from educe.scheduling.results import GroupResult, RewardRange, count_results
 
 STATE_FORMAT = 1
+_LAST_PART = 0.02
 
 
 class Mixture(Protocol):
@@ -151,6 +152,7 @@ class AdaptiveMixture:
         levels: moves weights within families; None leaves them.
         long: names or globs of the domains that ``settings.long_share`` is about.
         ramp: lets domains with long prompts wait; None lets them all at once.
+        num_prompts: that the run brings in all; 0 is unknown.
 
     Raises:
         DomainError: when no weight is positive.
@@ -168,7 +170,9 @@ class AdaptiveMixture:
         levels: LevelControl | None = None,
         long: Collection[str] = (),
         ramp: LengthRamp | None = None,
+        num_prompts: int = 0,
     ) -> None:
+        self.num_prompts = num_prompts
         self.names = sorted(n for n, d in domains.items() if d.weight > 0)
         if not self.names:
             raise DomainError("no domain has a positive weight; give at least one")
@@ -235,7 +239,12 @@ class AdaptiveMixture:
         self._replan()
 
     def _replan(self) -> None:
+        """Decide shares by the weights now and by what is left of the run, at least a fiftieth."""
         self.controller.weights = self._weights()
+        if self.num_prompts:
+            left = self.num_prompts - float(self.evidence.visits.sum())
+            left = max(left, _LAST_PART * self.num_prompts) / len(self.names)
+            self.controller.rounds_left = np.array([left])
         self.controller.replan()
 
     def boost(self, domain: str, factor: float) -> None:

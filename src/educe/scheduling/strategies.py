@@ -19,8 +19,9 @@ Floats = NDArray[np.float64]
 
 _SMALLEST = 1e-3
 _RESPONSE_BOUNDS = (0.1, 3.0)
-# A lesson's consequences are judged over so many groups of the domain; bounds of the run's rate.
-_GROUPS_AHEAD = 160.0
+# Groups that a domain may have in each round to come, if it is worth it: lessons count for what
+# they lead to within these. Bounds of the run's rate.
+_GROUPS_A_ROUND = 4.0
 _RATE_BOUNDS = (0.004, 0.06)
 # How far the spread that was seen may differ from what is expected at the domain's level.
 _SIGNAL_BAND = 3.0
@@ -37,17 +38,18 @@ class Wish:
     factors: Mapping[str, Floats]
 
 
-Strategy = Callable[[Evidence, float], Wish]
+Strategy = Callable[[Evidence, float, Floats], Wish]
+"""From the evidence, the optimism, and the rounds that the run still has (..., 1)."""
 
 
-def success_variance(evidence: Evidence, optimism: float) -> Wish:
+def success_variance(evidence: Evidence, optimism: float, rounds_left: Floats) -> Wish:
     """Wish by the spread of rewards within groups, largest at half right (the learnability
     p (1 - p) of Rutherford et al. 2024, No Regrets)."""
     spread = _spread(evidence, optimism)
     return Wish(spread, {"signal": spread})
 
 
-def learning_progress(evidence: Evidence, optimism: float) -> Wish:
+def learning_progress(evidence: Evidence, optimism: float, rounds_left: Floats) -> Wish:
     """Wish by how fast the score moves, up or down: |fast mean - slow mean| (Matiisen et al. 2017,
     Teacher-Student Curriculum Learning), read through the family."""
     moved = np.abs(evidence.fast - evidence.slow)
@@ -56,7 +58,7 @@ def learning_progress(evidence: Evidence, optimism: float) -> Wish:
     return Wish(progress, {"progress": progress})
 
 
-def regret(evidence: Evidence, optimism: float) -> Wish:
+def regret(evidence: Evidence, optimism: float, rounds_left: Floats) -> Wish:
     """Wish by the regret that the samples show: best minus mean (MaxMC of Jiang et al. 2021,
     Replay-Guided Adversarial Environment Design, within a group)."""
     value = evidence.pooled(evidence.regret, 0.3)
@@ -64,18 +66,20 @@ def regret(evidence: Evidence, optimism: float) -> Wish:
     return Wish(value, {"regret": value})
 
 
-def expected_gain(evidence: Evidence, optimism: float) -> Wish:
+def expected_gain(evidence: Evidence, optimism: float, rounds_left: Floats) -> Wish:
     """Wish by the score that a group is expected to add: signal, room, and response to training.
 
     A domain's groups teach by their spread: the one that its level lets expect, near what was seen
     (more spread than that is chance or a ceiling, which teach nothing). The curve says how far
-    lessons move the score from the domain's level on (see ``outlook``); the response is what this
+    lessons move the score from the domain's level on, within what is left of the run (see
+    ``outlook``); the response is what this
     domain made of its lessons so far, against the others.
     """
     level = evidence.pooled_level()
     mean, deviation = evidence.response()
     response = np.clip(mean + optimism * deviation, *_RESPONSE_BOUNDS)
-    reach = response * np.clip(evidence.run_rate(), *_RATE_BOUNDS) * _GROUPS_AHEAD
+    rate = np.clip(evidence.run_rate(), *_RATE_BOUNDS)
+    reach = response * rate * _GROUPS_A_ROUND * rounds_left
     factors = {
         "signal": _signal(evidence, level, optimism),
         "room": evidence.slope(level) * _OUTLOOK(level, reach),
@@ -91,7 +95,7 @@ def _signal(evidence: Evidence, level: Floats, optimism: float) -> Floats:
     return np.clip(expected, seen / _SIGNAL_BAND, seen * _SIGNAL_BAND)
 
 
-def unmoved(evidence: Evidence, optimism: float) -> Wish:
+def unmoved(evidence: Evidence, optimism: float, rounds_left: Floats) -> Wish:
     """Wish for what the recipe's weights say."""
     return Wish(np.ones(evidence.family.shape), {})
 

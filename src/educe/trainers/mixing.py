@@ -137,7 +137,14 @@ def order_of(
             recipe.run.seed,
             ramp=build_ramp(recipe.curriculum, lengths or {}, recipe.rl.steps),
             may_boost=bool(forgetting.every) and "raise_share" in forgetting.actions,
+            num_prompts=_num_prompts(recipe),
         ),
         build_tasks(recipe.curriculum, sizes, recipe.rl.group_size),
         costs if recipe.mixture.cost == "seconds" else None,
     )
+
+
+def _num_prompts(recipe: Recipe) -> int:
+    """Return the prompts of the rl stage, 0 where minutes or tokens may end it sooner."""
+    rl = recipe.rl
+    return 0 if rl.minutes or rl.tokens else rl.steps * rl.prompts
