@@ -178,12 +178,12 @@ class EngineThread:
                 return False
             taken = list(self._orders)
             self._orders.clear()
-        for ticket in taken:
-            if isinstance(ticket, ScoreTicket):
-                self._to_score.append(ticket)
-            else:
-                self._tickets[ticket.request.request_id] = ticket
-                self._engine.submit(ticket.request)
+        # All are known before the engine sees the first: should it raise, each one is told.
+        self._to_score += [t for t in taken if isinstance(t, ScoreTicket)]
+        to_sample = [t for t in taken if isinstance(t, Ticket)]
+        self._tickets.update({t.request.request_id: t for t in to_sample})
+        for ticket in to_sample:
+            self._engine.submit(ticket.request)
         return True
 
     def _has_work(self) -> bool:
