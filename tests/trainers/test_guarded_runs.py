@@ -150,6 +150,24 @@ def test_a_reward_times_100_ends_the_stage_at_its_start(
     assert same_bits(weights(result.folder), load_file(able / "model.safetensors"))
 
 
+@pytest.mark.parametrize("smoothing", [{"normalise": True}, {"limit": 2.0}])
+def test_smoothing_lets_a_reward_times_100_train_on(
+    able: Path, tmp_path: Path, smoothing: dict[str, Any]
+) -> None:
+    """What the guard must end without it (above) runs through, and learns."""
+    recipe = letters_recipe(
+        able, tmp_path, "LoudLetters", algorithm={"name": "dr_grpo"}, shaping=smoothing,
+        rl={"steps": 8},
+    )  # fmt: skip
+    result = train(recipe, announce=quiet)
+    assert not events(result.folder, "rollback")
+    assert "max_advantage" not in {a["kind"] for a in events(result.folder, "alarm")}
+    rows = RunStore.open(result.folder).metrics("rl")
+    assert len(rows) == 8
+    assert max(r.values["rl/max_advantage"] for r in rows) < 5
+    assert not same_bits(weights(result.folder), load_file(able / "model.safetensors"))
+
+
 def test_nan_weights_are_put_back(able: Path, start: float, tmp_path: Path) -> None:
     def poison(info: Any) -> None:
         if info.step == 8:
