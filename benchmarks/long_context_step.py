@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def doubling(folder: Path, given: argparse.Namespace) -> Line:
     rows = []
     for length in given.lengths:
-        options = ["--bf16", "--checkpointing", *_rope(length)]
+        options = ["--bf16", "--checkpointing", "--warm", *_rope(length)]
         row = _median(
             [own(folder, length, options, given) for _ in range(given.repeats)], length, "educe"
         )
@@ -92,7 +92,7 @@ def whole(folder: Path, given: argparse.Namespace) -> Line:
     if given.put_aside:
         places.append(("put aside", ["--offload"]))
     for name, extra in places:
-        options = ["--bf16", "--checkpointing", *extra, *_rope(length)]
+        options = ["--bf16", "--checkpointing", "--warm", *extra, *_rope(length)]
         row = {**own(folder, length, options, given), "arm": f"educe, {name}"}
         rows.append(row)
         print(told(row), flush=True)
@@ -106,7 +106,8 @@ def w3(folder: Path, given: argparse.Namespace) -> Line:
     arms: list[tuple[str, str, list[str], str]] = []
     for name, extra in (("", []), (" with checkpointing", ["--checkpointing"])):
         options = ["--bf16", *extra, *threads]
-        arms.append((f"educe{name}", "educe_sequence.py", options, sys.executable))
+        own_options = [*options, "--no-step"]
+        arms.append((f"educe{name}", "educe_sequence.py", own_options, sys.executable))
         arms.append((f"TRL{name}", "trl_sequence.py", options, given.trl))
         arms.append((f"transformers{name}", "hf_sequence.py", options, sys.executable))
     for name, script, options, python in arms:
@@ -227,21 +228,25 @@ def page(results: Line) -> str:
 
 def _doubling_table(part: Line) -> str:
     lines = [
-        f"## One step as the length doubles\n\n{part['what']}. Bytes a token are above the peak "
-        "before the step.\n",
+        f"## One step as the length doubles\n\n{part['what']}. Bytes a token: what the peak grew "
+        "by since the row before, a token more.\n",
         "| tokens | seconds | ms a token | peak GB | bytes a token |",
         "| ---: | ---: | ---: | ---: | ---: |",
     ]
+    before: Line | None = None
     for row in part["rows"]:
         if "note" in row:
             lines.append(f"| {row['tokens']} | {row['note']} | | | |")
             continue
-        tokens = row["tokens"]
-        above = 1e9 * (row["peak_gb"] - row["base_gb"]) / tokens
+        tokens, more = row["tokens"], ""
+        if before is not None:
+            grown = 1e9 * (row["peak_gb"] - before["peak_gb"])
+            more = f"{grown / (tokens - before['tokens']):,.0f}"
         lines.append(
             f"| {tokens} | {row['seconds']:.1f} | {1e3 * row['seconds'] / tokens:.2f} | "
-            f"{row['peak_gb']:.2f} | {above:,.0f} |"
+            f"{row['peak_gb']:.2f} | {more} |"
         )
+        before = row
     return "\n".join(lines)
 
 
@@ -265,8 +270,8 @@ def _plain_table(title: str, part: Line) -> str:
 def _w3_table(part: Line) -> str:
     rows = {r["arm"]: r for r in part["rows"]}
     lines = [
-        f"## W3\n\n{part['what']}. transformers: forward and backward; TRL and educe: with the "
-        "step of AdamW.\n",
+        f"## W3\n\n{part['what']}, forward and backward; TRL takes its first step of AdamW "
+        "after its peak.\n",
         "| arm | seconds | peak GB | educe / arm |",
         "| --- | ---: | ---: | ---: |",
     ]

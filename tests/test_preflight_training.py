@@ -48,6 +48,19 @@ def test_settings_that_do_not_go_together(recipe: str, overrides: list[str], mes
     assert re.search(message, told), told
 
 
+def test_processes_of_prefetch_are_counted(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+    def runtime(*overrides: str) -> int:
+        estimate = estimate_run(make_plan(load_recipe(recipe, list(overrides)))[0])
+        assert estimate is not None
+        return estimate.memory["runtime"]
+
+    assert runtime("prefetch.workers=3") - runtime() == 3 * 350 * 2**20
+    plan, _ = make_plan(load_recipe(recipe, ["prefetch.workers=2", "run.ranks=2"]))
+    assert any("2 x 2 ranks is more than" in note for note in plan.notes)
+
+
 def test_muon_has_momentum_and_needs_nothing_else(recipe: str) -> None:
     assert not problems(recipe, "optimizer.name=muon", "optimizer.momentum=0.9")
 

@@ -1,9 +1,10 @@
 """educe: one training step on sequences of seeded tokens; prints one JSON line.
 
     python educe_sequence.py MODEL TOKENS [--bf16] [--lora] [--checkpointing] [--offload]
-        [--rope-factor 4] [--repeats 1] [--no-step]
+        [--rope-factor 4] [--repeats 1] [--no-step] [--warm]
 
 A step is packing, forward, backward (every token but the first is trained, chunked head) and AdamW.
+``--warm`` takes a step on 64 tokens first, so that kernels are ready and moments are in memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import resource
 import time
+from typing import Any
 
 
 def main() -> None:
@@ -25,17 +27,16 @@ def main() -> None:
     parser.add_argument("--rope-factor", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-step", action="store_true", help="forward and backward only")
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
 
-    import numpy as np
     import torch
 
     from educe.algorithms.losses import cross_entropy
     from educe.config.settings import OptimizerSettings
     from educe.models.activations import FileShelf
     from educe.models.load import load
-    from educe.rollout.packing import supervised_samples
     from educe.trainers.step import TrainerState, accumulate_gradients, optimizer_step
 
     torch.set_num_threads(given.threads)
@@ -51,14 +52,13 @@ def main() -> None:
     dtype = torch.bfloat16 if given.bf16 else None
     state = TrainerState.create(model, settings, 1e-5, compute_dtype=dtype)
     losses = {"cross_entropy": cross_entropy}
+    if given.warm:
+        optimizer_step(state, _samples(model, 64, -1), losses, 1e-5)
     base_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     seconds, phases = [], _Phases()
     state.timeline = phases
     for repeat in range(given.repeats):
-        rng = np.random.default_rng(repeat)
-        ids = rng.integers(4, model.head_weight().shape[0], given.tokens).tolist()
-        mask = [False] + [True] * (given.tokens - 1)
-        samples = supervised_samples([ids], [mask], {0: 1.0 / given.tokens})
+        samples = _samples(model, given.tokens, repeat)
         begin = time.perf_counter()
         if given.no_step:
             state.optimizer.zero_grad(set_to_none=True)
@@ -76,6 +76,18 @@ def main() -> None:
     if isinstance(model.shelf, FileShelf):
         line["file_gb"] = model.shelf.num_bytes / 1e9
     print(json.dumps(line), flush=True)
+
+
+def _samples(model: Any, num_tokens: int, seed: int) -> list[Any]:
+    """Return one sequence of seeded tokens, trained but for its first token."""
+    import numpy as np
+
+    from educe.rollout.packing import supervised_samples
+
+    rng = np.random.default_rng(seed + 1)
+    ids = rng.integers(4, model.head_weight().shape[0], num_tokens).tolist()
+    mask = [False] + [True] * (num_tokens - 1)
+    return supervised_samples([ids], [mask], {0: 1.0 / num_tokens})
 
 
 class _Phases:

@@ -72,10 +72,12 @@ def check_prefetch(plan: Plan) -> Iterator[EduceError]:
             "prefetch.ahead",
             "without workers nothing is made ahead. Set prefetch.workers, or leave it out.",
         )
-    cores = os.cpu_count() or 1
-    if prefetch.workers > cores:
+    cores, total = os.cpu_count() or 1, prefetch.workers * plan.recipe.run.ranks
+    if total > cores:
+        ranks = f" x {plan.recipe.run.ranks} ranks" if plan.recipe.run.ranks > 1 else ""
         plan.notes.append(
-            f"prefetch.workers = {prefetch.workers} is more than this machine's {cores} cores"
+            f"prefetch.workers = {prefetch.workers}{ranks} is more than this machine's {cores} "
+            f"cores"
         )
 
 

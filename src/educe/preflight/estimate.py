@@ -19,9 +19,11 @@ from educe.preflight.stages import CHARACTERS_PER_TOKEN, keeps_preference_copy, 
 
 BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int8": 2}  # int8: its cache is in bf16
 GIB = 1024**3
-# Python, torch and transformers, loaded and idle; then one reward worker.
+# Python, torch and transformers, loaded and idle; then one reward worker; then a process of
+# [prefetch], which loads a tokenizer of transformers and with it torch.
 _RUNTIME_BYTES = 600 * 1024**2
 _WORKER_BYTES = 150 * 1024**2
+_PREFETCH_BYTES = 350 * 1024**2
 # Rows of logits that exist at once (models.logprobs.CHUNK_ROWS), as logits and their gradient.
 _LOGIT_ROWS = 512
 # Taken for a prompt that nobody measured.
@@ -136,6 +138,7 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
             found["engine weights"] = copies * (total + head) * sampling
     processes = ranks + recipe.engine.workers
     found["runtime"] = processes * _RUNTIME_BYTES + recipe.rl.score_workers * _WORKER_BYTES
+    found["runtime"] += ranks * recipe.prefetch.workers * _PREFETCH_BYTES
     return found
 
 

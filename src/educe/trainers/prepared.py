@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,9 +33,14 @@ class PreparedBatches:
             if number not in self._read:
                 orders = self._feed.orders(number)
                 self._read[number] = orders, self._feed.progress()
-        self._prefetch.expect(self._waiting())
         batch, self._progress = self._read.pop(step)
-        return [(name, _side(self._prefetch.take(order))) for name, order in batch]
+        orders = [order for _, order in batch]
+        found = []
+        for place, (name, order) in enumerate(batch):
+            # As one is taken, the next one behind the window is begun.
+            self._prefetch.expect(itertools.chain(orders[place:], self._waiting()))
+            found.append((name, _side(self._prefetch.take(order))))
+        return found
 
     def _waiting(self) -> Iterator[JSON]:
         for number in sorted(self._read):
