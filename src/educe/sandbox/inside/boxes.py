@@ -124,12 +124,13 @@ class Box:
         if data.startswith(b"E"):
             self.zygote.box_failed(self, data[1:].decode("utf-8", "replace"))
 
-    def _refused(self, events: int) -> None:
+    def _refused(self, _: int) -> None:
         """The filter refused a call, or nobody is left who could make one."""
-        if events & select.EPOLLIN and len(self.refused) < refusals.MAX_TOLD:
+        events = refusals.look(self.listener)
+        if events & select.POLLIN and len(self.refused) < refusals.MAX_TOLD:
             with contextlib.suppress(OSError):
                 self.refused.append(refusals.answer(self.listener))
-        else:
+        elif events:
             self._close_listener()
 
     def _close_listener(self) -> None:

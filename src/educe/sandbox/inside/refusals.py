@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 
 from educe.sandbox.inside import kernel, seccomp
@@ -18,6 +19,17 @@ _MESSAGE, _REPLY = struct.Struct("<QIIi"), struct.Struct("<QqiI")
 _MESSAGE_BYTES = 80
 MAX_TOLD = 64
 _NAMES = seccomp.names_of_told() if kernel.MACHINE >= 0 else {}
+
+
+def look(listener: int) -> int:
+    """Return what is there: ``POLLIN`` for a refused call, ``POLLHUP`` when nobody is left.
+
+    To be asked before :func:`answer`, which waits where there is nothing.
+    """
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    found = poller.poll(0)
+    return found[0][1] if found else 0
 
 
 def answer(listener: int) -> str:

@@ -55,6 +55,7 @@ class Supervisor:
         self.lifeline = lifeline
         self.poller = select.epoll()
         self.handlers: dict[int, Callable[[int], None]] = {}
+        self.fresh: set[int] = set()  # watched since the poller was last asked
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
         self.num_timers = 0
         self.queue: deque[Request] = deque()
@@ -108,14 +109,19 @@ class Supervisor:
                 heapq.heappop(self.timers)[2]()
                 now = time.monotonic()
             timeout = max(0.0, self.timers[0][0] - now) if self.timers else -1
-            for fd, events in self.poller.poll(timeout):
+            found = self.poller.poll(timeout)
+            self.fresh.clear()
+            for fd, events in found:
                 handler = self.handlers.get(fd)
-                if handler is not None:
+                # A number may belong to another file by now; what that one has to say is said
+                # again.
+                if handler is not None and fd not in self.fresh:
                     handler(events)
             self._pump()
 
     def watch(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
         self.handlers[fd] = handler
+        self.fresh.add(fd)
         self.poller.register(fd, events)
 
     def change(self, fd: int, events: int) -> None:
