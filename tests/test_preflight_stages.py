@@ -240,6 +240,16 @@ def test_explain_tells_rejection_and_distillation(folder: Path) -> None:
     assert "100 optimizer steps x 8 completions, teacher " in shown
 
 
+def test_explain_keeps_the_order_of_the_recipe(folder: Path) -> None:
+    shutil.copytree(folder / "model", folder / "same")
+    text = head("distillation", "rl", "rejection") + DOMAIN
+    shown = told(folder, text + "[distillation]\nteacher = 'same'\n")
+    losses, batches = shown[shown.index("Loss of") :].split("Batches\n")
+    for part, mark in ((losses, "Loss of {}:"), (batches, "  {}  ")):
+        places = [part.index(mark.format(s)) for s in ("distillation", "rl", "rejection")]
+        assert places == sorted(places)
+
+
 @pytest.mark.parametrize("text", [SFT, PREFERENCE])
 def test_none_of_it_loads_torch(folder: Path, text: str) -> None:
     (folder / "r.toml").write_text(text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from educe.config.loader import LoadedRecipe, load_recipe
 from educe.config.settings import DomainSettings, Recipe
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from educe.session import Session
 
 Announce = Callable[[str], None]
+LiveMode = bool | Literal["plain"]
 
 # Rounding of bf16 logits alone makes 0.001 to 0.013 on batches of short answers (docs/log.md).
 BF16_MISMATCH = 0.03
@@ -38,7 +39,7 @@ def train(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     announce: Announce = print,
-    live: bool = False,
+    live: LiveMode = False,
     stop: StopSignal | None = None,
 ) -> RunResult:
     """Run a recipe: preflight, then its stages, with checkpoints and a run store.
@@ -48,7 +49,7 @@ def train(
         overrides: ``section.key=value`` texts, for a file.
         resume: continue the run of that name where its newest checkpoint is.
         callbacks: called with a ``StepInfo`` after each training step.
-        live: show the live terminal view.
+        live: show the live terminal view; "plain" prints one line a step instead.
         stop: ask it to stop from another thread or a callback.
 
     Raises:
@@ -85,7 +86,7 @@ def train_here(
     folder: Path,
     store: RunStore,
     announce: Announce,
-    live: bool,
+    live: LiveMode,
     stop: StopSignal,
     callbacks: Sequence[Callback] = (),
     collectives: Any = None,
@@ -100,7 +101,7 @@ def train_here(
 
     guests: list[Any] = open_sinks(loaded.recipe.run.sinks, store)
     if live:
-        guests.append(LiveView())
+        guests.append(LiveView(plain=live == "plain"))
     sampling = loaded.recipe.engine.dtype
     limits = AlarmLimits()
     if "bfloat16" in (sampling, loaded.recipe.model.compute_dtype):

@@ -98,7 +98,7 @@ def _losses(plan: Plan) -> list[dict[str, JSON]]:
                     "domains": [d.name for d in plan.domains.values() if d.bundle.name == name],
                 }
             )
-    return told
+    return sorted(told, key=lambda loss: plan.recipe.stages.index(loss["stage"]))
 
 
 def _changed(plan: Plan, bundle: Bundle) -> dict[str, JSON]:
@@ -144,7 +144,7 @@ def _batch(plan: Plan) -> dict[str, JSON]:
             "completions_at_most": tasks * recipe.eval.samples,
             "baseline": recipe.eval.baseline,
         }
-    return told
+    return {stage: told[stage] for stage in dict.fromkeys(recipe.stages) if stage in told}
 
 
 def _domain(plan: Plan, name: str) -> dict[str, JSON]:
@@ -232,21 +232,26 @@ def _render_loss(loss: Mapping[str, Any]) -> str:
 
 
 def _render_batch(batch: Mapping[str, Any]) -> str:
-    lines = ["Batches", *render_batches(dict(batch))]
-    if rl := batch.get("rl"):
-        lines += [
-            f"  rl    a rollout batch: {rl['prompts']} prompts x {rl['group_size']} completions = "
-            f"{rl['completions']} completions, at most {rl['completion_tokens_at_most']} tokens",
-            f"        {rl['optimizer_steps_a_batch']} optimizer step(s) a rollout batch, "
-            f"{rl['prompts_an_optimizer_step']:g} prompts each",
-            f"        {rl['rollout_batches']} rollout batches = {rl['optimizer_steps']} optimizer "
-            f"steps, {rl['rollout_batches'] * rl['completions']} completions{_budget(rl)}",
-        ]
-    if found := batch.get("eval"):
-        lines.append(
-            f"  eval  {found['domains']} domains, at most {found['tasks_at_most']} tasks, "
-            f"{found['completions_at_most']} completions; compared with: {found['baseline']}"
-        )
+    lines = ["Batches"]
+    for stage, told in batch.items():
+        if stage == "rl":
+            lines += [
+                f"  rl    a rollout batch: {told['prompts']} prompts x {told['group_size']} "
+                f"completions = {told['completions']} completions, at most "
+                f"{told['completion_tokens_at_most']} tokens",
+                f"        {told['optimizer_steps_a_batch']} optimizer step(s) a rollout batch, "
+                f"{told['prompts_an_optimizer_step']:g} prompts each",
+                f"        {told['rollout_batches']} rollout batches = {told['optimizer_steps']} "
+                f"optimizer steps, {told['rollout_batches'] * told['completions']} completions"
+                f"{_budget(told)}",
+            ]
+        elif stage == "eval":
+            lines.append(
+                f"  eval  {told['domains']} domains, at most {told['tasks_at_most']} tasks, "
+                f"{told['completions_at_most']} completions; compared with: {told['baseline']}"
+            )
+        else:
+            lines += render_batches(stage, told)
     return "\n".join(lines)
 
 

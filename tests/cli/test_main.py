@@ -98,6 +98,17 @@ def test_values_are_replaced_before_and_behind_an_option(
         cli.build_parser("doctor").parse_args(["doctor", "a=b"])
 
 
+def test_plain_and_json_choose_what_train_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    seen: list[object] = []
+    done = SimpleNamespace(status="done", evaluation=None, folder="f", stages=(), report=None)
+    monkeypatch.setattr("educe.api.train", lambda *_, live, **__: seen.append(live) or done)
+    for words in ([], ["--plain"], ["--json"]):
+        assert cli.main(["train", "r.toml", *words]) == 0
+    assert seen == [True, "plain", False]
+
+
 def test_a_group_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     from types import SimpleNamespace
 

@@ -158,6 +158,13 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert terminal.shown == "note: x 1\r\n"
 
 
+def test_plain_lines_on_a_terminal_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with Terminal() as terminal:
+        LiveView(terminal.stream, plain=True).record_metrics(MetricRow("rl", 0, {"rl/reward": 0.5}))
+    assert terminal.shown == "rl step 0  reward 0.500\r\n"
+
+
 def test_the_view_is_a_guest_of_the_tee(tmp_path: Path) -> None:
     store, stream = RunStore.create(tmp_path / "r", {}), io.StringIO()
     tee = TeeRecorder(store, LiveView(stream, clock=Clock()))

@@ -369,6 +369,15 @@ def test_status_follows_the_process(store: RunStore) -> None:
     assert "KeyError" in store.events("process_end")[-1].payload["error"]
 
 
+def test_a_run_that_was_asked_to_stop_is_stopped_until_it_goes_on(store: RunStore) -> None:
+    with store:
+        store.record_event("stopped", {"stage": "rl", "reason": "SIGINT"})
+    assert RunStore.open(store.folder).info().status == "stopped"
+    with RunStore.resume(store.folder) as second:
+        second.record_metrics(row(4, reward=1.0))
+    assert RunStore.open(store.folder).info().status == "finished"
+
+
 def test_a_pickled_store_writes_a_segment_of_its_own(store: RunStore) -> None:
     store.record_metrics(row(1, reward=1.0))
     copy = pickle.loads(pickle.dumps(store))

@@ -38,7 +38,7 @@ def handler(arguments: argparse.Namespace) -> int:
         arguments.overrides,
         resume=arguments.resume,
         announce=lambda line: print(line, file=stream, flush=True),
-        live=not arguments.json and not arguments.plain,
+        live=False if arguments.json else "plain" if arguments.plain else True,
     )
     if arguments.json:
         print(json.dumps(_as_json(result)))

@@ -48,8 +48,12 @@ How a recipe is read:
 - Files named in a recipe (`path`, `chat_template`, a model folder) are looked for beside the recipe
   first, then from the working folder.
 - An override's value is TOML; text needs no quotes (`model.name=my-model`), a list is written
-  `'rl.sinks=["wandb"]'` and a domain's name may stay bare: `domains.rg/gcd/tiny.weight=2`.
+  `'run.sinks=["wandb"]'` and a domain's name may stay bare: `domains.rg/gcd/tiny.weight=2`.
 - `educe explain RECIPE` prints every value with the file and line it came from.
+
+To try a recipe in seconds and without weights, write a model of 27,000 random parameters and name
+its folder: `python -c "from educe.models.tiny import save_tiny; save_tiny('tiny')"`, then
+`model.name=tiny`.
 """
 
 

@@ -82,9 +82,14 @@ def tiny_model(
 
 
 def save_tiny(
-    folder: Path, architecture: str = "llama", seed: int = 0, dtype: str = "float32", **sizes: Any
+    folder: Path | str,
+    architecture: str = "llama",
+    seed: int = 0,
+    dtype: str = "float32",
+    **sizes: Any,
 ) -> Path:
     """Write a tiny model and its tokenizer as an ordinary Hugging Face folder; return it."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tiny_model(architecture, seed, getattr(torch, dtype), **sizes).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)

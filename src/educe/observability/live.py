@@ -49,6 +49,7 @@ class LiveView:
     Args:
         stream: where to write; stdout by default.
         max_domains: rows of the domain table; with more domains, those that changed most.
+        plain: print one line a step on a terminal, too.
         clock: returns seconds; monotonic.
     """
 
@@ -57,13 +58,14 @@ class LiveView:
         stream: TextIO | None = None,
         *,
         max_domains: int = 16,
+        plain: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream if stream is not None else sys.stdout
         self._state = ViewState(clock)
         self._max_domains = max_domains
         self._lock = threading.Lock()
-        self._is_panel = _is_capable_terminal(self._stream)
+        self._is_panel = not plain and _is_capable_terminal(self._stream)
         self._live = None
         if self._is_panel:
             from rich.console import Console

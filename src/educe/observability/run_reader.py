@@ -26,6 +26,7 @@ from educe.observability.segments import (
 
 SCHEMA_VERSION = 1
 PROCESS_END = "process_end"  # the event that a process records last
+STOPPED = "stopped"  # the event of a run that was asked to stop and can go on
 
 RunStatus = Literal["new", "running", "finished", "failed", "stopped"]
 
@@ -78,8 +79,8 @@ class RunInfo:
     """A run at a glance.
 
     ``status`` is of the newest attempt: running (a process holds a segment open), finished or
-    failed (the process that began it said so at its end), or stopped (it ended without a word:
-    killed, power cut).
+    failed (the process that began it said so at its end), or stopped (asked to, as by Ctrl-C, or
+    without a word: killed, power cut).
     """
 
     name: str
@@ -151,7 +152,12 @@ class RunReader:
         ends = [end for end in ends if end["process_id"] == owner] or ends
         if not ends:
             return "stopped"
-        return "failed" if any(end["error"] for end in ends) else "finished"
+        if any(end["error"] for end in ends):
+            return "failed"
+        asked = self._index.query(
+            "SELECT 1 FROM events WHERE kind = ? AND attempt = ? LIMIT 1", (STOPPED, attempt)
+        )
+        return "stopped" if asked else "finished"
 
     def stages(self) -> list[str]:
         """Return the stages with metrics or samples, in the order in which they began."""

@@ -167,38 +167,36 @@ def _steps(steps: int, size: int, epochs: float, batch_size: int) -> int:
     return steps or max(1, math.ceil(size * epochs / batch_size))
 
 
-def render_batches(batch: dict[str, Any]) -> list[str]:
-    """Return the lines of these stages in ``educe explain``."""
-    lines = []
-    if sft := batch.get("sft"):
-        of = "a stream" if sft["demonstrations"] is None else str(sft["demonstrations"])
-        lines.append(
-            f"  sft   {sft['optimizer_steps']} optimizer steps x {sft['batch_size']} "
-            f"demonstrations = {sft['demonstrations_seen']} seen, of {of}{_budget(sft)}"
-        )
-        for name, source in sft["data"].items():
+def render_batches(stage: str, told: dict[str, Any]) -> list[str]:
+    """Return the lines of such a stage in ``educe explain``."""
+    if stage == "sft":
+        of = "a stream" if told["demonstrations"] is None else str(told["demonstrations"])
+        lines = [
+            f"  sft   {told['optimizer_steps']} optimizer steps x {told['batch_size']} "
+            f"demonstrations = {told['demonstrations_seen']} seen, of {of}{_budget(told)}"
+        ]
+        for name, source in told["data"].items():
             rows = "a stream" if source["rows"] is None else f"{source['rows']} rows"
             held = f", {source['held_out']} held out" if source["held_out"] else ""
             lines.append(f"        {name}: {rows}{held}, {source['share']:.1%} of the examples")
-    if kept := batch.get("rejection"):
-        lines.append(
-            f"  rejection  {kept['prompts']} prompts x {kept['group_size']} completions, at most "
-            f"{kept['kept_at_most']} kept: at most {kept['optimizer_steps_at_most']} optimizer "
-            f"steps x {kept['batch_size']}{_budget(kept)}"
-        )
-    if pairs := batch.get("preference"):
-        mined = f" and at most {pairs['mined_at_most']} mined" if pairs["mined_at_most"] else ""
-        lines.append(
-            f"  preference  {pairs['examples']} examples{mined}: at most "
-            f"{pairs['optimizer_steps_at_most']} optimizer steps x {pairs['batch_size']}"
-            f"{_budget(pairs)}"
-        )
-    if student := batch.get("distillation"):
-        lines.append(
-            f"  distillation  {student['optimizer_steps']} optimizer steps x "
-            f"{student['completions']} completions, teacher {student['teacher']}{_budget(student)}"
-        )
-    return lines
+        return lines
+    if stage == "rejection":
+        return [
+            f"  rejection  {told['prompts']} prompts x {told['group_size']} completions, at most "
+            f"{told['kept_at_most']} kept: at most {told['optimizer_steps_at_most']} optimizer "
+            f"steps x {told['batch_size']}{_budget(told)}"
+        ]
+    if stage == "preference":
+        mined = f" and at most {told['mined_at_most']} mined" if told["mined_at_most"] else ""
+        return [
+            f"  preference  {told['examples']} examples{mined}: at most "
+            f"{told['optimizer_steps_at_most']} optimizer steps x {told['batch_size']}"
+            f"{_budget(told)}"
+        ]
+    return [
+        f"  distillation  {told['optimizer_steps']} optimizer steps x "
+        f"{told['completions']} completions, teacher {told['teacher']}{_budget(told)}"
+    ]
 
 
 def _budget(stage: dict[str, Any]) -> str:
