@@ -268,3 +268,34 @@ def test_one_broken_weight_is_found(bad: float) -> None:
     assert are_finite(parameters)
     parameters[2].data[63, 575] = bad
     assert not are_finite(parameters)
+
+
+def losses(guard: GuardWatch, values: list[float]) -> list[str]:
+    return [k for value in values for k in kinds(guard, {"sft/loss": value})]
+
+
+def supervised(**settings: Any) -> GuardWatch:
+    return GuardWatch(GuardSettings(**settings), "sft")
+
+
+def test_batches_of_unlike_domains_are_no_loss_rise() -> None:
+    """A mixture's losses, measured: an easy first batch is not what training began with."""
+    measured = [0.078, 1.025, 0.662, 0.236, 0.334, 0.815, 1.193, 0.821, 0.564, 0.822, 1.521]
+    measured += [0.812, 1.055, 1.390, 1.412, 0.967, 1.541, 0.649, 0.493, 0.932, 1.550, 0.615]
+    measured += [1.216, 0.563, 1.020, 0.545, 0.905, 0.751, 1.197, 0.922, 0.255, 1.006, 0.252]
+    assert losses(supervised(), measured) == []
+    for seed in range(100):
+        draw = random.Random(seed)
+        series = [
+            0.9 * math.exp(-step / 200) * math.exp(draw.gauss(0.0, 0.7)) for step in range(100)
+        ]
+        assert losses(supervised(), series) == [], seed
+
+
+@pytest.mark.parametrize("calm", [0, 20])
+def test_a_loss_that_runs_away_is_told_among_unlike_batches(calm: int) -> None:
+    for seed in range(20):
+        draw = random.Random(seed)
+        calm_steps = [0.9 * math.exp(draw.gauss(0.0, 0.5)) for _ in range(1 + calm)]
+        away = [12.0 * math.exp(draw.gauss(0.0, 0.05)) for _ in range(20)]
+        assert "loss_rise" in losses(supervised(), [*calm_steps, *away]), seed

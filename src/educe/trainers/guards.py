@@ -65,8 +65,9 @@ class GuardWatch:
         entropy: of the same steps, nats a token.
         first_quality, first_entropy: levels that the stage began with.
         best: the highest level of ``quality``.
-        noise: standard error of one step's reward, from its groups: the mean over all
-            ``num_errors`` steps; 0 when unknown.
+        is_best_start: whether that is still the first step alone.
+        noise: standard error of one step's reward, from its groups, or of one step's loss, from how
+            it differs from the last one's: the mean over all ``num_errors`` steps; 0 when unknown.
         screens: mean screen scores since the last rollback; ``best_screen`` of the whole stage;
             ``screened_at``: steps done at the last look.
         anchor: the checkpoint to go back to; ``candidate`` becomes it when it has proven itself.
@@ -81,6 +82,7 @@ class GuardWatch:
     first_quality: Level | None = None
     first_entropy: Level | None = None
     best: Level | None = None
+    is_best_start: bool = False
     noise: float = 0.0
     num_errors: int = 0
     has_started: bool = False
@@ -142,8 +144,11 @@ class GuardWatch:
         reward, loss = values.get(f"{stage}/reward"), values.get(f"{stage}/loss")
         quality = reward if reward is not None else None if loss is None else -loss
         if quality is not None and math.isfinite(quality):
-            self.quality = [*self.quality, quality][-3 * window :]
             error = values.get(f"{stage}/reward_error")
+            if reward is None and self.quality:
+                # Batches of a mixture differ in what they ask, so a loss is compared with its like.
+                error = abs(quality - self.quality[-1]) / _MEAN_DIFFERENCE
+            self.quality = [*self.quality, quality][-3 * window :]
             if error is not None and math.isfinite(error):
                 self.num_errors += 1
                 self.noise += (error - self.noise) / self.num_errors
@@ -157,7 +162,7 @@ class GuardWatch:
         if self.first_entropy is None and self.entropy:
             self.first_entropy = Level(self.entropy[0], 0.0)
         if level is not None and (self.best is None or level.mean > self.best.mean):
-            self.best = level
+            self.best, self.is_best_start = level, False
 
     def _take_start(self, quality: float, error: float | None, is_reward: bool) -> None:
         """The first step was sampled from the untouched policy: where the stage began.
@@ -171,6 +176,7 @@ class GuardWatch:
             error = _LOSS_ERROR * abs(quality)
         if error is not None and math.isfinite(error):
             self.first_quality = self.best = Level(quality, error)
+            self.is_best_start = True
 
     def _broken_weights(self, are_finite: bool) -> list[Finding]:
         if are_finite:
@@ -205,7 +211,9 @@ class GuardWatch:
         scale = max(abs(self.best.mean), 0.2 * abs(self.first_quality.mean))
         # Five values that agree by chance do not make a level exact.
         least = self.noise / math.sqrt(self.settings.window)
-        noise = math.hypot(max(now.error, least), max(self.best.error, least))
+        # The start is one step, a mean of ``window`` steps is not.
+        alone = self.noise if self.is_best_start and not self.is_rewarded else least
+        noise = math.hypot(max(now.error, least), max(self.best.error, alone))
         limit = max(self.settings.drop * scale, _CLEAR * noise)
         if self.best.mean - now.mean <= limit:
             return []
@@ -314,6 +322,8 @@ class GuardWatch:
             setattr(self, key, Level(**value) if is_level and value is not None else value)
 
 
+# Mean absolute difference of two draws of one normal distribution, in its deviations.
+_MEAN_DIFFERENCE = 2 / math.sqrt(math.pi)
 _ADVANTAGE = (
     "advantages reach {value:.3g} (guards.advantage = {limit:g}): rewards are not of a scale of "
     "about 1. Scale or normalise them, or take an algorithm that divides by their deviation"
