@@ -21,7 +21,7 @@ from educe.preflight.budget import propose_split
 from educe.preflight.costs import Curve, StepCosts, Workspace, gpu_costs
 from educe.preflight.hardware import GPUS, gpu_named
 from educe.preflight.plan import Plan
-from educe.preflight.predict import predict_memory, predict_rl_step
+from educe.preflight.predict import largest_pack, predict_memory, predict_rl_step
 from educe.preflight.workload import DomainLoad, loads_of, read_probe
 
 MODULE = """\
@@ -177,6 +177,14 @@ def test_memory_adds_what_is_held_and_the_larger_of_what_comes_and_goes(
     assert predict_memory(kept, shape, FLAT, loads)["checkpoint copy"] == 3 * memory["weights"]
 
 
+def test_the_largest_pack_fits_and_the_next_does_not(recipe: Path, tmp_path: Path) -> None:
+    plan = planned(recipe, 'stages=["rl"]')
+    memory = {"weights": 1e9, "activations": 7e8}
+    # 0.9 * 4e9 - 1e9 leaves 2.6e9; a token takes 1e6.
+    assert largest_pack(plan, FLAT, memory, 4e9) == 2048
+    assert largest_pack(plan, FLAT, memory, 1e9) == 0
+
+
 @pytest.mark.parametrize("name", sorted(GPUS))
 def test_every_gpu_profile_is_sane(name: str) -> None:
     gpu = gpu_named(name)
@@ -220,7 +228,7 @@ def test_the_text_says_what_the_data_says(
 def test_what_does_not_fit_is_said_and_fails(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["optimizer.micro_batch_tokens=100000000", "rl.prompts=100000", 'stages=["rl"]']
+    options = ["optimizer.micro_batch_tokens=100000000", "rl.prompts=2000", 'stages=["rl"]']
     assert main(["plan", str(recipe), "--hardware", "t4", *options]) == 1
     assert "IT DOES NOT FIT" in capsys.readouterr().out
 

@@ -23,6 +23,7 @@ from educe.preflight.machine import memory_of
 from educe.preflight.plan import Plan
 from educe.preflight.predict import (
     StagePrediction,
+    largest_pack,
     predict_eval,
     predict_memory,
     predict_rl_step,
@@ -92,6 +93,7 @@ def plan_run(
         "hours": seconds / 3600,
         "price_per_hour": price_per_hour,
         "cost": seconds / 3600 * price_per_hour,
+        "largest_micro_batch_tokens": largest_pack(plan, costs, memory, total) if total else None,
         "workers": _workers(plan, stages, loads),
         "split": _split(plan, stages, loads, budget_h),
         "notes": _notes(plan, loads, probed, budget_h),
@@ -221,9 +223,11 @@ def _memory_lines(told: Mapping[str, Any]) -> list[str]:
     available = memory["available"]
     of = f" of {gigabytes(available)} ({told['place']})" if available else ""
     verdict = "" if told["fits"] else "; IT DOES NOT FIT"
+    largest = told["largest_micro_batch_tokens"]
     return [
         f"memory at the peak: {gigabytes(memory['total'])}{of}{verdict}",
         "  " + ", ".join(f"{name} {gigabytes(amount)}" for name, amount in listed),
+        *([f"  packs of {largest} tokens (optimizer.micro_batch_tokens) fit"] if largest else []),
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from educe.core.types import JSON
@@ -295,6 +295,25 @@ def predict_memory(
         found["workers"] = float(recipe.rl.score_workers * _WORKER_BYTES)
     found["activations"] = max(adds)
     return found
+
+
+def largest_pack(
+    plan: Plan, costs: StepCosts, memory: Mapping[str, float], available: float
+) -> int:
+    """Return the largest ``optimizer.micro_batch_tokens`` (a power of two) whose activations fit
+    beside what is held, a tenth of the memory left free; 0 when none does.
+
+    Args:
+        memory: of :func:`predict_memory`.
+    """
+    held = sum(memory.values()) - memory["activations"]
+    room = _FILLED * available - held
+    fits = [t for t in _PACK_SIZES if plan.recipe.run.ranks * costs.train_bytes(t) <= room]
+    return max(fits, default=0)
+
+
+_FILLED = 0.9
+_PACK_SIZES = tuple(2**power for power in range(8, 18))
 
 
 def workspace_of(plan: Plan) -> Workspace:
