@@ -128,7 +128,8 @@ def render(study: Study, stated: str, command: str, figure: str) -> str:
         "## Measured: seven algorithms from one SFT start",
         f"`{command}` wrote this section. SmolLM2-135M-Instruct after a short SFT on four domains "
         "with short answers, then each algorithm with its published defaults, one learning rate "
-        "for all (tuned for none), equal completion tokens, two updates a batch, one CPU thread "
+        "for all (tuned for none), equal completion tokens (a stage ends with the batch that "
+        "reaches them; dropped groups count), two updates a batch, one CPU thread "
         "an arm.",
         stated,
         _starts(study),

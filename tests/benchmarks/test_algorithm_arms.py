@@ -159,7 +159,8 @@ def test_the_whole_command_on_a_tiny_model(tiny_folder, tmp_path, monkeypatch, c
     lines = [json.loads(x) for x in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
     rows = {r["arm"]: r for r in lines}
     assert set(rows) == {"sft", "start-1", "ppo-1", "dapo-1"}
-    assert all(400 <= rows[f"{a}-1"]["tokens"] < 1000 for a in ("ppo", "dapo"))
+    # A stage ends with the batch that reaches its tokens; DAPO draws many groups for one.
+    assert 400 <= rows["ppo-1"]["tokens"] < 700 and rows["dapo-1"]["tokens"] >= 400
     assert rows["ppo-1"]["curves"]["explained_variance"]
     assert rows["ppo-1"]["screens"][0][0] == 0
     page = (tmp_path / "page.md").read_text()
