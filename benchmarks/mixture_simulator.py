@@ -411,9 +411,19 @@ def run_part(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def summarise(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of all arms over the worlds of some parts."""
-    kinds = np.concatenate([np.array(p["kinds"]) for p in parts])
-    numbers = sorted(n for p in parts for n in p["numbers"])
+    """Return the figures of all arms over the worlds of some parts, beside the uniform one.
+
+    Parts may hold different arms of the same worlds.
+    """
+    parts = sorted(parts, key=lambda p: p["numbers"][0])
+    keys = list(dict.fromkeys(key for p in parts for key in p["outcomes"]))
+    holding = {key: [p for p in parts if key in p["outcomes"]] for key in keys}
+    whole = holding[next(key for key in keys if key.endswith("/uniform"))]
+    kinds = np.concatenate([np.array(p["kinds"]) for p in whole])
+    numbers = [n for p in whole for n in p["numbers"]]
+    for key, own in holding.items():
+        if [n for p in own for n in p["numbers"]] != numbers:
+            sys.exit(f"{key} was run in other worlds than the uniform arm")
     told: dict[str, Any] = {
         "split": parts[0]["split"],
         "worlds": len(numbers),
@@ -422,16 +432,16 @@ def summarise(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
     outcomes = {
         key: gather(
-            [Outcome(**{k: np.array(v) for k, v in p["outcomes"][key].items()}) for p in parts]
+            [Outcome(**{k: np.array(v) for k, v in p["outcomes"][key].items()}) for p in own]
         )
-        for key in parts[0]["outcomes"]
+        for key, own in holding.items()
     }
     for key, outcome in outcomes.items():
         unit, _, name = key.partition("/")
         told[key] = compare(outcome, outcomes[f"{unit}/uniform"], kinds)
         print(f"{unit:<8} {name:<18} {json.dumps(told[key])}", flush=True)
-    for name in parts[0]["seconds"]:
-        seconds = sum(p["seconds"][name] for p in parts)
+    for name in dict.fromkeys(name for p in parts for name in p["seconds"]):
+        seconds = sum(p["seconds"].get(name, 0.0) for p in parts)
         told[f"runs a minute/{name}"] = round(60 * len(numbers) / max(seconds, 1e-9))
     return told
 
@@ -440,7 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--split", default="test", choices=("tune", "test"))
     parser.add_argument("--worlds", type=int, default=240)
-    parser.add_argument("--first", type=int, default=200, help="test worlds below 200 were seen")
+    parser.add_argument("--first", type=int, default=200, help="test worlds below 400 were seen")
     parser.add_argument("--units", nargs="+", default=["tokens", "seconds"])
     parser.add_argument("--arms", nargs="+", default=["uniform", "size", "best_static", *ADAPTIVE])
     parser.add_argument("--out", type=Path)
@@ -451,7 +461,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = summarise([json.loads(file.read_text(encoding="utf-8")) for file in given.gather])
     else:
         told = run_part(given)
-        summarise([told])
+        if "uniform" in given.arms:
+            summarise([told])
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(told, indent=1 if given.gather else None) + "\n")
