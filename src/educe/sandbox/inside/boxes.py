@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from educe.sandbox.inside import kernel, process_tree, refusals, wire
 from educe.sandbox.inside.cgroups import Slot
 from educe.sandbox.inside.folders import remove_tree
+from educe.sandbox.inside.request import Request, Shape
 
 if TYPE_CHECKING:
     from educe.sandbox.inside.nursery import Zygote
-    from educe.sandbox.inside.supervisor import Client, Supervisor
+    from educe.sandbox.inside.supervisor import Supervisor
 
 _MAX_UNREAD = 96 << 20
 # A job was starved when it waited for a processor for more than a tenth of its wall limit and used
@@ -27,31 +28,6 @@ _MAX_STRETCH, _STRETCH_MARGIN = 8.0, 1.5
 _KILL_NICENESS = -10
 _MAX_READS = 64  # of one pipe before others are looked at
 _STREAMS = ("stdout", "stderr", "result")
-# (preload, loopback, disk_mb, num_inodes): what a box is prepared with
-Shape = tuple[str, bool, int, int]
-
-
-class Request:
-    """One job of one client. ``payload`` is passed on to the box unread."""
-
-    def __init__(self, client: Client, head: dict[str, Any], payload: bytes) -> None:
-        self.client = client
-        self.id: int = head["id"]
-        self.key: str = head["key"]
-        self.is_session: bool = head["op"] == "session"
-        self.limits: dict[str, Any] = head["limits"]
-        self.outputs: list[str] = head["outputs"]
-        self.num_expected: int = head["num_expected"]  # processes that the job needs by itself
-        self.shape: Shape = (
-            head["preload"],
-            head["loopback"],
-            self.limits["disk_mb"],
-            self.limits["num_inodes"],
-        )
-        self.payload = payload
-        self.received = time.monotonic()
-        self.num_broken = 0  # attempts that lost their box or its zygote
-        self.stretch = 1.0  # of the wall limit, on a machine that let the job wait
 
 
 class Box:

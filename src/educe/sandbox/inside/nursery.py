@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from educe.sandbox.inside import cgroups, kernel, zygote
-from educe.sandbox.inside.boxes import Box, Request, Shape
+from educe.sandbox.inside.boxes import Box
 from educe.sandbox.inside.cgroups import Slots
 from educe.sandbox.inside.folders import remove_tree
+from educe.sandbox.inside.request import Request, Shape
 
 if TYPE_CHECKING:
     from educe.sandbox.inside.supervisor import Supervisor

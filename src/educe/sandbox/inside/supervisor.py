@@ -24,8 +24,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from educe.sandbox.inside import cgroups, kernel, wire
-from educe.sandbox.inside.boxes import Box, Request, Shape
+from educe.sandbox.inside.boxes import Box
 from educe.sandbox.inside.nursery import Nursery, ZygoteFailed
+from educe.sandbox.inside.request import Request, Shape
 
 _LAZY_S = 0.003  # short jobs end before their pipes are worth watching
 _CHECK_S = 0.05
