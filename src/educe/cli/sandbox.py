@@ -28,7 +28,9 @@ def add_parser(subparsers: Any) -> None:
     run = actions.add_parser("run", help="run one program and print how it ended")
     run.add_argument("file", help="program; - reads it from standard input (then Python)")
     run.add_argument("arguments", nargs="*", help="arguments of the program")
-    run.add_argument("--runtime", default="", help="python, python-numpy, python-pytest, bash, c, c++, node")
+    run.add_argument(
+        "--runtime", default="", help="python, python-numpy, python-pytest, bash, c, c++, node"
+    )
     run.add_argument("--level", help="exactly this level (default: the best this host has)")
     run.add_argument("--stdin", help="file that becomes the program's standard input")
     run.add_argument("--cpu-s", type=float, default=5.0)
