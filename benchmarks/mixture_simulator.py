@@ -450,7 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--split", default="test", choices=("tune", "test"))
     parser.add_argument("--worlds", type=int, default=240)
-    parser.add_argument("--first", type=int, default=200, help="test worlds below 400 were seen")
+    parser.add_argument("--first", type=int, default=400, help="test worlds below 400 were seen")
     parser.add_argument("--units", nargs="+", default=["tokens", "seconds"])
     parser.add_argument("--arms", nargs="+", default=["uniform", "size", "best_static", *ADAPTIVE])
     parser.add_argument("--out", type=Path)
