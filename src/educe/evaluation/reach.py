@@ -153,11 +153,13 @@ def split_gain(
     if not tries:
         raise ValueError("the evaluations have no task with scores in common")
     return GainSplit(
-        *(_macro(parts[n], level) for n in ("total", "activated", "new")),
-        found,
-        unfound,
-        newly,
-        min(tries),
+        total=_macro(parts["total"], level),
+        activated=_macro(parts["activated"], level),
+        new=_macro(parts["new"], level),
+        num_found=found,
+        num_unfound=unfound,
+        newly_right=newly,
+        tries=min(tries),
     )
 
 
