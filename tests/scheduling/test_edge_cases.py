@@ -55,7 +55,7 @@ def drive(
 @pytest.mark.parametrize("answer", [SOLVED, FAILING, UNSCORED], ids=["solved", "failing", "none"])
 def test_a_domain_without_signal_falls_to_its_floor_and_is_still_visited(strategy, answer):
     names = ["good", "better", "odd"]
-    mixture = mixed(names, strategy)
+    mixture = mixed(names, strategy, floor=0.25, ceiling=4.0, lowest=0.0)
     picked = drive(mixture, {"good": HALF, "better": HALF, "odd": answer})
     assert picked["odd"] >= 0.2 * 240 / 3
     if strategy != "static":
@@ -85,7 +85,7 @@ def test_the_reasons_say_what_is_wrong():
 @pytest.mark.parametrize("strategy", ALL)
 def test_a_very_slow_domain_neither_starves_nor_eats_the_run(strategy):
     names = ["fast", "slow"]
-    mixture = mixed(names, strategy, cost_power=1.0)
+    mixture = mixed(names, strategy, cost_power=1.0, floor=0.25, ceiling=4.0, lowest=0.0)
     picked = drive(
         mixture, dict.fromkeys(names, HALF), tokens={"fast": 100, "slow": 1_000_000}, batches=60
     )

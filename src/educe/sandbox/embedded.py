@@ -30,7 +30,14 @@ from educe.sandbox.contract import (
     SandboxError,
     Times,
 )
-from educe.sandbox.host import ETC, is_open_to_all, mount_point, runtimes, system_paths
+from educe.sandbox.host import (
+    ETC,
+    is_open_to_all,
+    mount_point,
+    runtimes,
+    system_paths,
+    temporary_folder,
+)
 from educe.sandbox.inside import wire
 from educe.sandbox.inside.preparation import CONTROL_FD
 from educe.sandbox.inside.root_folder import WORK
@@ -168,7 +175,7 @@ class EmbeddedBackend:
             "root": mount_point(),
             "system": system_paths(),
             "etc": ETC,
-            "environment": {**base_environment(WORK), "TMPDIR": "/tmp"},
+            "environment": {**base_environment(WORK), "TMPDIR": temporary_folder()},
             "runtimes": runtimes(),
             "zygote_command": command("zygote"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),

@@ -66,3 +66,9 @@ def runtimes() -> dict[str, dict[str, Any]]:
                     "readable": library_folders(runtime),
                 }
     return runtimes
+
+
+def temporary_folder() -> str:
+    """Return a box's folder for temporary files: /tmp, unless libraries of the host lie below it."""
+    shown = [*system_paths(), *(p for r in runtimes().values() for p in r["readable"])]
+    return "/box/job/tmp" if any(path.startswith("/tmp/") for path in shown) else "/tmp"

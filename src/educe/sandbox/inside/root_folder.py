@@ -28,12 +28,15 @@ def build_root(config: dict[str, Any]) -> None:
         os.symlink(target, f"{base}/dev/{name}")
     os.symlink("fd/2", f"{base}/dev/stderr")
     os.symlink(JOB + "/shm", base + "/dev/shm")
-    os.symlink(JOB + "/tmp", base + "/tmp")
     os.makedirs(base + "/etc", exist_ok=True)
     for name, text in config["etc"].items():
         with open(f"{base}/etc/{name}", "w") as file:
             file.write(text)
     os.makedirs(base + JOB)
+    # Programs of an environment below /tmp stay where they are; a job's own folder is then
+    # TMPDIR's alone.
+    if not os.path.lexists(base + "/tmp"):
+        os.symlink(JOB + "/tmp", base + "/tmp")
     os.makedirs(base + "/proc")
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", base + "/proc", "proc", flags)
