@@ -69,6 +69,6 @@ def runtimes() -> dict[str, dict[str, Any]]:
 
 
 def temporary_folder() -> str:
-    """Return a box's folder for temporary files: /tmp, unless libraries of the host lie below it."""
+    """Return a box's folder for temporary files: /tmp, unless libraries lie below that."""
     shown = [*system_paths(), *(p for r in runtimes().values() for p in r["readable"])]
     return "/box/job/tmp" if any(path.startswith("/tmp/") for path in shown) else "/tmp"
