@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hostile.row import BOXED, TRY, Row
 
 ESCAPE = [
@@ -101,7 +103,7 @@ import socket
 try:
     s = socket.socket(socket.AF_UNIX); s.connect("\\0educe-test-socket"); print("CONNECTED")
 except OSError as error: print("errno", error.errno)
-""",
+""".replace("test-socket", f"test-socket-{os.getpid()}"),
         "OK",
         never="CONNECTED",
     ),
