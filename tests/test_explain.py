@@ -14,21 +14,9 @@ from educe.explain import explain, render
 from educe.models.architectures import KNOWN_SHAPES
 from educe.preflight import make_plan
 from educe.preflight.estimate import estimate_run, gigabytes, num_trained
+from tests.echo_module import ECHO
 
-MODULE = """\
-from educe.core.protocols import DomainBase, DomainSpec
-from educe.core.types import Score, Task, user
-
-class Echo(DomainBase):
-    def __init__(self, name="echo"):
-        self.spec = DomainSpec(name, name, "text", "Echo.", max_completion_tokens=10)
-
-    def task(self, split, index):
-        return Task(self.spec.name, split, index, (user(str(index)),), "x")
-
-    def score(self, task, state, transcript, services):
-        return Score.wrong()
-"""
+MODULE = ECHO.replace("LIMIT", "10")
 
 RECIPE = """\
 [domains.one]

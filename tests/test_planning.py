@@ -23,21 +23,9 @@ from educe.preflight.hardware import GPUS, gpu_named
 from educe.preflight.plan import Plan
 from educe.preflight.predict import largest_pack, predict_memory, predict_rl_step
 from educe.preflight.workload import DomainLoad, loads_of, read_probe
+from tests.echo_module import ECHO
 
-MODULE = """\
-from educe.core.protocols import DomainBase, DomainSpec
-from educe.core.types import Score, Task, user
-
-class Echo(DomainBase):
-    def __init__(self, name="echo"):
-        self.spec = DomainSpec(name, name, "text", "Echo.", max_completion_tokens=100)
-
-    def task(self, split, index):
-        return Task(self.spec.name, split, index, (user(str(index)),), "x")
-
-    def score(self, task, state, transcript, services):
-        return Score.wrong()
-"""
+MODULE = ECHO.replace("LIMIT", "100")
 RECIPE = """\
 [domains.one]
 function = "plan_echo:Echo"
