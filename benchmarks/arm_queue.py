@@ -72,6 +72,18 @@ def add_queue_options(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
 
 
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    """Add what studies of one stage over the arms' SFT model have in common."""
+    recipe = Path(__file__).with_name("algorithm_arms.toml")
+    parser.add_argument("--recipe", default=str(recipe))
+    parser.add_argument("--start", default="", help="folder of an SFT model; empty trains one")
+    parser.add_argument("--tasks", type=int, default=40, help="held-out tasks a domain")
+    parser.add_argument("--docs", type=Path, default=Path("docs/algorithms.md"))
+    parser.add_argument(
+        "--set", dest="overrides", nargs="*", default=[], metavar="section.key=value"
+    )
+
+
 def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse, and remember the arguments for the children."""
     given = parser.parse_args(arguments)

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arm_queue import Arm, Results, add_queue_options, parsed, run_arms
+from arm_queue import Arm, Results, add_queue_options, add_study_options, parsed, run_arms
 from arm_report import replace_section
 from lock import quiet_machine
 
@@ -48,16 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    recipe = Path(__file__).with_name("algorithm_arms.toml")
-    parser.add_argument("--recipe", default=str(recipe))
-    parser.add_argument("--start", default="", help="folder of an SFT model; empty trains one")
+    add_study_options(parser)
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=list(SCHEDULES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--tasks", type=int, default=40, help="held-out tasks a domain")
-    parser.add_argument("--docs", type=Path, default=Path("docs/algorithms.md"))
-    parser.add_argument(
-        "--set", dest="overrides", nargs="*", default=[], metavar="section.key=value"
-    )
     add_queue_options(parser, "runs/exploration")
     return parsed(parser, arguments)
 

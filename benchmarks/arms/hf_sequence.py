@@ -7,21 +7,16 @@ Attention is transformers' default (scaled_dot_product_attention), the loss its 
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import time
 from contextlib import nullcontext
 
+from sequence_options import options
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("tokens", type=int)
-    parser.add_argument("--bf16", action="store_true", help="autocast over fp32 weights")
-    parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
+    given = options()
 
     import torch
     from transformers import AutoModelForCausalLM

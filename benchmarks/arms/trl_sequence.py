@@ -7,22 +7,17 @@ Runs in a virtual environment with trl.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
 import tempfile
 import time
 
+from sequence_options import options
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("tokens", type=int)
-    parser.add_argument("--bf16", action="store_true", help="autocast over fp32 weights")
-    parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
+    given = options()
 
     import torch
     from datasets import Dataset
