@@ -70,6 +70,15 @@ class ToolSpec:
     description: str
     parameters: Mapping[str, JSON]
 
+    def to_openai(self) -> dict[str, JSON]:
+        """Return the entry of a request's ``tools`` in OpenAI's chat interface."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
+        return {"type": "function", "function": function}
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
