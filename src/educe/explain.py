@@ -127,6 +127,7 @@ def _batch(plan: Plan) -> dict[str, JSON]:
         told["rl"] = {
             "rollout_batches": algebra.steps,
             "prompts": algebra.prompts,
+            "tokens_a_batch": recipe.rl.batch_tokens or None,
             "group_size": recipe.rl.group_size,
             "completions": algebra.completions,
             "completion_tokens_at_most": algebra.tokens,
@@ -239,6 +240,7 @@ def _render_batch(batch: Mapping[str, Any]) -> str:
                 f"  rl    a rollout batch: {told['prompts']} prompts x {told['group_size']} "
                 f"completions = {told['completions']} completions, at most "
                 f"{told['completion_tokens_at_most']} tokens",
+                *_by_tokens(told),
                 f"        {told['optimizer_steps_a_batch']} optimizer step(s) a rollout batch, "
                 f"{told['prompts_an_optimizer_step']:g} prompts each",
                 f"        {told['rollout_batches']} rollout batches = {told['optimizer_steps']} "
@@ -253,6 +255,15 @@ def _render_batch(batch: Mapping[str, Any]) -> str:
         else:
             lines += render_batches(stage, told)
     return "\n".join(lines)
+
+
+def _by_tokens(told: Mapping[str, Any]) -> list[str]:
+    if not told["tokens_a_batch"]:
+        return []
+    return [
+        f"        at most so: it ends with the prompt that is predicted to reach "
+        f"{told['tokens_a_batch']} tokens (prompt once, completions)"
+    ]
 
 
 def _budget(stage: Mapping[str, Any]) -> str:

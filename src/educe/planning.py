@@ -28,6 +28,7 @@ from educe.preflight.predict import (
     predict_memory,
     predict_rl_step,
     predict_sft_step,
+    prompts_of_batch,
     workspace_of,
 )
 from educe.preflight.workload import (
@@ -160,7 +161,8 @@ def _workers(
     if step is None:
         return {}
     sampling = max(step.parts["decode"] + step.parts["prefill"], 1e-9)
-    asked = {d.name: d.share * plan.recipe.rl.prompts * d.group_size / sampling for d in loads}
+    prompts = prompts_of_batch(plan, loads)
+    asked = {d.name: d.share * prompts * d.group_size / sampling for d in loads}
     seconds = {d.name: d.score_s for d in loads}
     needed = sum(asked[n] * seconds[n] for n in asked)
     given = planned_workers(asked, seconds, plan.recipe.rl.score_workers)

@@ -327,7 +327,19 @@ def test_bounded_shares_are_shares():
 
 def test_every_reason_has_words():
     assert set(REASON_TEXTS) == set(Reason)
+    assert len(set(REASON_TEXTS.values())) == len(Reason.__members__), "none hides another"
     assert reason_text(int(Reason.CHEAP) + AT_CEILING) == "cheap; at its ceiling"
+
+
+def test_the_lowest_scores_are_told_as_such():
+    """Kept up at half their share; with a share for long contexts the others are told too."""
+    names = [f"a/{i}" for i in range(10)]
+    low = (1.0,) + (0.0,) * 7
+    rewards = dict.fromkeys(names, HALF) | {"a/0": low}
+    mixed = Feed(mixture(names, ControlSettings(lowest=0.1)), rewards, {"a/0": 400}).run(30)
+    assert mixed.shares["a/0"] == pytest.approx(0.5 / 10, rel=1e-6)
+    assert reason_text(mixed.reasons["a/0"]) == "among the lowest scores; at its floor"
+    assert reason_text(Reason.LONG) == "long contexts have a share of their own"
 
 
 def test_costs_are_coarse():

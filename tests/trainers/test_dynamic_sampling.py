@@ -13,6 +13,7 @@ from educe.config.algorithm_settings import ShapingSettings
 from educe.config.settings import DomainSettings, ReinforceSettings
 from educe.core.protocols import DomainSpec
 from educe.parallel.collectives import SingleProcess
+from educe.scheduling.batches import BatchSize
 from educe.trainers.mixing import TaskOrder
 from educe.trainers.rl import ReinforceLoop
 from tests.trainers.made_groups import group, trajectory
@@ -62,7 +63,7 @@ def loop_of(scores, bundle="dapo", **settings) -> ReinforceLoop:
         settings=ReinforceSettings(group_size=2, prompts=2, **settings),
         domain_settings={"d": DomainSettings()},
         bundles={"d": BUNDLES[bundle]},
-        order=TaskOrder(InTurn()),
+        order=TaskOrder(InTurn(), BatchSize(2)),
         recorder=None,
         spans=None,
         folder=Path(),

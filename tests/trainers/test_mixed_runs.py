@@ -81,3 +81,33 @@ def test_the_default_is_static(tiny_folder, tmp_path):
     order = order_of(recipe, domains, {n: s.weight for n, s in settings.items()}, lambda *_: {})
     assert isinstance(order, TaskOrder) and isinstance(order.mixture, StaticMixture)
     assert order.chooser is None and order.costs is None
+
+
+def test_batches_by_tokens_are_planned_recorded_and_resume_bitwise(tiny_folder, tmp_path):
+    """Groups of 4 answers of at most 6 tokens, whatever their prompts: a batch of some 60 tokens
+    has fewer prompts than the 12 that it may have."""
+    sections = MIXED | {
+        "mixture": BY_TOKENS,
+        "rl": {"prompts": 12, "batch_tokens": 90, "steps": 5},
+        "checkpoint": {"every_steps": 1, "every_minutes": 0},
+    }
+    stop = StopSignal()
+
+    def halt(info):
+        if info.step == 2:
+            stop.request("test")
+
+    recipe = tiny_recipe(tiny_folder, tmp_path / "cut", **sections)
+    assert train(recipe, announce=quiet, callbacks=[halt], stop=stop).status == "stopped"
+    cut = train(recipe, announce=quiet, resume=True).folder
+    straight = train(tiny_recipe(tiny_folder, tmp_path / "uncut", **sections), announce=quiet)
+    ours, theirs = weights(cut), weights(straight.folder)
+    assert all(torch.equal(ours[k], theirs[k]) for k in ours)
+    told = [RunStore.open(f).metrics("rl") for f in (cut, straight.folder)]
+    names = ("mixture/planned_prompts", "mixture/planned_tokens", "rl/rollouts", "rl/tokens")
+    ours, theirs = ([[r.values[n] for n in names] for r in rows] for rows in told)
+    assert ours == theirs
+    for prompts, planned, rollouts, _ in ours:
+        assert rollouts == 4 * prompts and 2 <= prompts < 12
+        assert planned >= 90 or prompts == 12
+    assert len({prompts for prompts, *_ in ours}) > 1, "it follows what is seen"

@@ -91,7 +91,8 @@ class MixtureSettings(Section):
         0.03, ge=0, lt=1, description="Fall of the training score below its best that is a slip."
     )
     long: tuple[str, ...] = Field(
-        ("long-document/*",), description="Names or globs of domains that depend on long contexts."
+        ("long-document/*", "long-dialogue/*"),
+        description="Names or globs of domains that depend on long contexts.",
     )
     long_share: float = Field(
         0.0,

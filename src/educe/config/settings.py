@@ -271,6 +271,13 @@ class ReinforceSettings(Section):
 
     steps: int = Field(100, ge=0, description="Rollout batches (each may take several updates).")
     prompts: int = Field(8, gt=0, description="Prompts a rollout batch.")
+    batch_tokens: int = Field(
+        0,
+        ge=0,
+        description="Tokens a rollout batch (prompts once a group, all completions): it ends with "
+        "the prompt that is predicted to reach them, prompts is then the most; 0 always takes "
+        "prompts.",
+    )
     group_size: int = Field(8, gt=0, description="Completions a prompt.")
     updates: int = Field(1, gt=0, description="Optimizer steps that share a rollout batch.")
     epochs: int = Field(1, gt=0, description="Passes over each rollout batch.")

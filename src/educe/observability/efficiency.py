@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from educe.core.protocols import MetricRow
 from educe.core.types import JSON
 from educe.observability.comparisons import DomainComparison, compare_domains
 from educe.observability.run_reader import RunReader
@@ -103,18 +105,30 @@ def spending_of(store: RunReader, price_per_hour: float | None = None) -> Spendi
     if price_per_hour is None:
         price_per_hour = float(store.recipe.get("run", {}).get("price_per_hour", 0.0))
     rollouts = tokens = seconds = 0.0
-    prompts = store.recipe.get("rl", {})
     for row in store.metrics():
         kind = row.stage.partition("-")[0]
         if kind not in _TRAINING:
             continue
         seconds += row.wall_time_s
         if kind == "rl":
-            rollouts += float(prompts.get("prompts", 0)) * float(prompts.get("group_size", 0))
-            tokens += row.values.get(f"{row.stage}/tokens", row.values.get("rl/tokens", 0.0))
+            rollouts += _rollouts(store, row)
+            tokens += _value(row, "rollout_tokens", _value(row, "tokens", 0.0))
         else:
-            tokens += row.values.get(f"{row.stage}/trained_tokens", 0.0)
+            tokens += _value(row, "trained_tokens", 0.0)
     return Spending(rollouts, tokens, seconds / 3600.0, price_per_hour)
+
+
+def _rollouts(store: RunReader, row: MetricRow) -> float:
+    """Return the completions of a step; a row that has only looks of a guard sampled none."""
+    if _value(row, "tokens", None) is None:
+        return 0.0
+    planned = store.recipe.get("rl", {})
+    size = float(planned.get("prompts", 0)) * float(planned.get("group_size", 0))
+    return _value(row, "rollouts", size)  # runs of earlier versions took what was planned
+
+
+def _value(row: MetricRow, name: str, other: Any) -> Any:
+    return row.values.get(f"{row.stage}/{name}", other)
 
 
 def efficiency_text(found: Efficiency) -> str:

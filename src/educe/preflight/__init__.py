@@ -84,6 +84,7 @@ def make_plan(recipe: LoadedRecipe | Recipe) -> tuple[Plan, list[EduceError]]:
         problems += model.measure_prompts(plan)
     problems += model.check_context(plan)
     problems += mixing.check_lengths(plan)
+    problems += batch.check_batch_tokens(plan)
     problems += machine.check_resources(plan, estimate_run(plan))
     _note_batches(plan)
     return plan, problems

@@ -41,6 +41,31 @@ def _reinforce(plan: Plan) -> Iterator[EduceError]:
         )
 
 
+def check_batch_tokens(plan: Plan) -> Iterator[EduceError]:
+    """Yield a size in tokens that no batch can reach; asked once prompts were measured."""
+    rl = plan.recipe.rl
+    if "rl" not in plan.recipe.stages or not rl.batch_tokens or not plan.domains:
+        return
+    groups = [
+        (d.prompt_tokens or 0)
+        + (rl.group_size + d.bundle.needs_greedy) * d.completion_tokens * d.max_turns
+        for d in plan.domains.values()
+    ]
+    most = rl.prompts * max(groups)
+    if all(d.prompt_tokens for d in plan.domains.values()) and most < rl.batch_tokens:
+        yield plan.error(
+            "rl.batch_tokens",
+            f"no batch of at most rl.prompts = {rl.prompts} prompts reaches {rl.batch_tokens} "
+            f"tokens: their groups have at most about {most}. Raise rl.prompts, which is only a "
+            f"bound here, or lower this.",
+        )
+        return
+    plan.notes.append(
+        f"a rollout batch ends with the prompt that is predicted to reach {rl.batch_tokens} "
+        f"tokens (at least {rl.updates}, at most {rl.prompts} prompts)"
+    )
+
+
 def check_optimizer(plan: Plan) -> Iterator[EduceError]:
     """Yield settings that the optimizer does not have, or types that it cannot keep."""
     settings, dtype = plan.recipe.optimizer, plan.recipe.model.dtype

@@ -89,13 +89,14 @@ def predict_rl_step(plan: Plan, costs: StepCosts, loads: Sequence[DomainLoad]) -
     """Return one rollout batch with its updates."""
     rl, engine = plan.recipe.rl, plan.recipe.engine
     algebra = reinforce_algebra(plan)
-    decode = _played_decode(costs, loads, rl.prompts, engine.max_rows)
-    completions = sum(d.share * rl.prompts * d.group_size for d in loads)
-    sampled = sum(d.share * rl.prompts * d.group_size * d.mean_length for d in loads)
+    prompts = prompts_of_batch(plan, loads)
+    decode = _played_decode(costs, loads, round(prompts), engine.max_rows)
+    completions = sum(d.share * prompts * d.group_size for d in loads)
+    sampled = sum(d.share * prompts * d.group_size * d.mean_length for d in loads)
     parts = {"decode": decode, "prefill": _prefill_s(plan, costs, loads)}
-    worked = sum(d.share * rl.prompts * d.group_size * d.score_s for d in loads)
+    worked = sum(d.share * prompts * d.group_size * d.score_s for d in loads)
     parts["scoring"] = _scoring_s(costs, loads, worked, rl.score_workers)
-    tokens, trained, referenced = _trained(loads, rl.prompts)
+    tokens, trained, referenced = _trained(loads, prompts)
     updates = algebra.updates * algebra.epochs
     micro = plan.recipe.optimizer.micro_batch_tokens
     passes = _packs_s(costs, tokens / algebra.updates, trained / algebra.updates, micro) * updates
@@ -109,6 +110,17 @@ def predict_rl_step(plan: Plan, costs: StepCosts, loads: Sequence[DomainLoad]) -
     parts["publish"] = costs.publish_s
     parts["handling"] = _STEP_S + _HANDLING_S * completions
     return StepPrediction(parts, sampled, trained * algebra.epochs, completions, tokens)
+
+
+def prompts_of_batch(plan: Plan, loads: Sequence[DomainLoad]) -> float:
+    """Return the prompts of a rollout batch: those of the recipe, or fewer where their groups
+    reach ``rl.batch_tokens``."""
+    rl = plan.recipe.rl
+    group = sum(d.share * (d.prompt_tokens + d.group_size * d.mean_length) for d in loads)
+    if not rl.batch_tokens or group <= 0:
+        return rl.prompts
+    # The prompt that reaches the tokens is the last: half a group beyond them, on average.
+    return min(float(rl.prompts), max(float(rl.updates), rl.batch_tokens / group + 0.5))
 
 
 def _played_decode(
@@ -169,16 +181,16 @@ def _run_until(
 
 def _prefill_s(plan: Plan, costs: StepCosts, loads: Sequence[DomainLoad]) -> float:
     """Return the seconds of reading prompts, once a group, and of replies, once a trajectory."""
-    rl = plan.recipe.rl
+    batch = prompts_of_batch(plan, loads)
     shared = 1 if plan.recipe.run.mode != "exact" else 0
     chunk = plan.recipe.engine.prefill_tokens
     prompts = sum(
-        d.share * rl.prompts * d.prompt_tokens * (1 if shared else d.group_size) for d in loads
+        d.share * batch * d.prompt_tokens * (1 if shared else d.group_size) for d in loads
     )
     seconds = math.floor(prompts / chunk) * costs.prefill_s(chunk)
     seconds += costs.prefill_s(prompts % chunk)
     for load in loads:
-        count = load.share * rl.prompts * load.group_size
+        count = load.share * batch * load.group_size
         turns = max(0.0, load.turns - 1.0)
         if turns and load.reply_tokens:
             # Replies come back a few at a time and ride along with the rows that decode.
@@ -197,7 +209,7 @@ def _scoring_s(costs: StepCosts, loads: Sequence[DomainLoad], worked: float, wor
     return crowding + last
 
 
-def _trained(loads: Sequence[DomainLoad], prompts: int) -> tuple[float, float, float]:
+def _trained(loads: Sequence[DomainLoad], prompts: float) -> tuple[float, float, float]:
     """Return tokens of the packs, trained ones of them, and tokens that need a reference."""
     tokens = trained = referenced = 0.0
     for load in loads:
@@ -331,7 +343,8 @@ def _largest_pack(plan: Plan, loads: Sequence[DomainLoad]) -> float:
     """Return the tokens of the largest pack: a full one where an update can fill it."""
     recipe, sizes = plan.recipe, [0.0]
     if "rl" in recipe.stages:
-        sizes.append(_trained(loads, recipe.rl.prompts)[0] / recipe.rl.updates)
+        prompts = prompts_of_batch(plan, loads)
+        sizes.append(_trained(loads, prompts)[0] / recipe.rl.updates)
     if "sft" in recipe.stages:
         longest = max((d.prompt_tokens + d.shown_tokens for d in loads), default=0.0)
         sizes.append(recipe.sft.batch_size * longest)

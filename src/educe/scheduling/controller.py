@@ -7,7 +7,7 @@ was observed, every choice is determined.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, unique
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ ROUNDS_AHEAD = 40.0
 _HOPELESS, _HOPELESS_AFTER = 0.02, 8.0
 
 
+@unique
 class Reason(IntEnum):
     """Why a domain's share is what it is; the number is what the run store keeps."""
 
@@ -51,7 +52,7 @@ class Reason(IntEnum):
     MORE_REGRET = 17
     LESS_REGRET = 18
     LOWEST = 19
-    LONG = 19
+    LONG = 20
 
 
 REASON_TEXTS = {

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from educe.config.settings import Recipe
 from educe.core.errors import DomainError
 from educe.core.protocols import Domain
-from educe.core.types import JSON, Group, Split, Task
+from educe.core.types import JSON, Group, Split, Task, TaskRequest
 from educe.rollout.ledger import Ledger, place_in_epoch
+from educe.scheduling.batches import BatchSize, limit_of
 from educe.scheduling.choice import build_mixture, build_ramp, build_tasks
 from educe.scheduling.mixture import Mixture
 from educe.scheduling.results import GroupResult
@@ -20,10 +21,11 @@ CostOfBatch = Callable[[int, Sequence[GroupResult], float], Mapping[str, float]]
 
 @dataclass(slots=True)
 class TaskOrder:
-    """Says which task is next, and learns from what came of it.
+    """Says which task is next and how many make a batch, and learns from what came of it.
 
     Attributes:
         mixture: names the domain.
+        size: says how many orders make a rollout batch.
         chooser: names the task of a finite domain; None takes tasks in turn.
         costs: measured seconds by domain of (batch number, results, seconds of the rollout); None
             leaves costs to tokens.
@@ -31,6 +33,7 @@ class TaskOrder:
     """
 
     mixture: Mixture
+    size: BatchSize
     chooser: TaskChooser | None = None
     costs: CostOfBatch | None = None
     first_index: int = 0
@@ -48,9 +51,11 @@ class TaskOrder:
         self, number: int, groups: Iterable[Group], ledger: Ledger, rollout_s: float
     ) -> None:
         """Take in all groups of rollout batch ``number``, dropped ones included."""
-        results = sorted((group_result(g) for g in groups), key=lambda r: r.order)
+        ordered = sorted(groups, key=lambda g: g.request.request_id)
+        results = [group_result(g) for g in ordered]
         if not results:
             return
+        self._sizes(ordered, results)
         if self.chooser is not None:
             for result in results:
                 scored = [r for r in result.rewards if r is not None]
@@ -58,6 +63,25 @@ class TaskOrder:
                 self.chooser.observe(result.domain, result.index, scored, issued)
         seconds = self.costs(number, results, rollout_s) if self.costs is not None else None
         self.mixture.observe(results, seconds)
+
+    def _sizes(self, groups: Sequence[Group], results: Sequence[GroupResult]) -> None:
+        limits = [limit_of(g.request) for g in groups]
+        self.size.forecast.observe(
+            (r.domain, r.tokens, limit) for r, limit in zip(results, limits, strict=True)
+        )
+
+    def is_full(self, orders: Sequence[TaskRequest]) -> bool:
+        """Return whether these orders make a rollout batch."""
+        return self.size.is_full(orders)
+
+    def planned(self, orders: Sequence[TaskRequest]) -> dict[str, float]:
+        """Return how a batch of these orders was planned, as flat metrics."""
+        if not self.size.tokens:
+            return {}
+        return {
+            "mixture/planned_prompts": float(len(orders)),
+            "mixture/planned_tokens": self.size.planned(orders),
+        }
 
     def metrics(self) -> dict[str, float]:
         """Return the shares of the next batch and what they rest on, as flat metrics."""
@@ -68,12 +92,14 @@ class TaskOrder:
 
     def state(self) -> dict[str, JSON]:
         chosen = None if self.chooser is None else self.chooser.state()
-        return {"mixture": self.mixture.state(), "tasks": chosen}
+        sizes = self.size.forecast.state()
+        return {"mixture": self.mixture.state(), "tasks": chosen, "sizes": sizes}
 
     def restore(self, progress: Mapping[str, JSON]) -> None:
         self.mixture.restore(progress["mixture"])
         if self.chooser is not None and progress.get("tasks"):
             self.chooser.restore(progress["tasks"])
+        self.size.forecast.restore(progress.get("sizes", {}))
 
 
 def typical_lengths(
@@ -139,12 +165,13 @@ def order_of(
             may_boost=bool(forgetting.every) and "raise_share" in forgetting.actions,
             num_prompts=_num_prompts(recipe),
         ),
+        BatchSize(recipe.rl.prompts, recipe.rl.batch_tokens, recipe.rl.updates),
         build_tasks(recipe.curriculum, sizes, recipe.rl.group_size),
         costs if recipe.mixture.cost == "seconds" else None,
     )
 
 
 def _num_prompts(recipe: Recipe) -> int:
-    """Return the prompts of the rl stage, 0 where minutes or tokens may end it sooner."""
+    """Return the prompts of the rl stage, 0 where minutes or tokens decide how many they are."""
     rl = recipe.rl
-    return 0 if rl.minutes or rl.tokens else rl.steps * rl.prompts
+    return 0 if rl.minutes or rl.tokens or rl.batch_tokens else rl.steps * rl.prompts

@@ -101,6 +101,7 @@ class ReinforceLoop:
     num_completion_tokens: int = 0
     _planned: dict[str, float] = field(init=False, default_factory=dict)
     _dropped: list[str] = field(init=False, default_factory=list)
+    _sampled: tuple[int, int] = field(init=False, default=(0, 0))
     _reference_kl: float = field(init=False, default=0.0)
     _credit: CreditStage = field(init=False)
 
@@ -142,17 +143,16 @@ class ReinforceLoop:
         return [Group.from_json(raw) for raw in shared]
 
     def _sample(self, number: int) -> list[Group]:
-        buffer = GroupBuffer(
-            self.ledger, batch_size=self.settings.prompts, reject=self._reason_to_drop
-        )
         batch = None
         groups: list[Group] = []
         begin = time.monotonic()
         self._planned = self.order.metrics()
+        num_orders = self._order_batch(number)
+        buffer = GroupBuffer(self.ledger, batch_size=num_orders, reject=self._reason_to_drop)
         for _ in range(_MAX_REFILLS):
             # Orders that a lost worker or an earlier attempt left come first.
             requests = self.ledger.requests(Standing.ISSUED)
-            missing = self.settings.prompts - len(buffer) - len(requests)
+            missing = num_orders - len(buffer) - len(requests)
             requests += [self._issue(number) for _ in range(missing)]
             arriving = self.source.run_requests(requests, self.ledger)
             groups += [group for group in arriving if buffer.add(group)]
@@ -163,11 +163,19 @@ class ReinforceLoop:
         if batch:
             buffer.mark_trained(batch, step=number)
         self._dropped = [reason for _, reason in buffer.take_dropped()]
-        self.num_completion_tokens += sum(
-            t.num_completion_tokens for g in groups for t in g.trajectories
-        )
+        lengths = [t.num_completion_tokens for g in groups for t in g.trajectories]
+        self._sampled = (len(lengths), sum(lengths))
+        self.num_completion_tokens += sum(lengths)
         self.order.observe(number, groups, self.ledger, time.monotonic() - begin)
         return list(batch)
+
+    def _order_batch(self, number: int) -> int:
+        """Order the tasks of rollout batch ``number``; return how many groups it is to have."""
+        orders = self.ledger.requests(Standing.ISSUED)
+        while not self.order.is_full(orders):
+            orders.append(self._issue(number))
+        self._planned |= self.order.planned(orders)
+        return len(orders)
 
     def _issue(self, step: int) -> TaskRequest:
         """Order the next task."""
@@ -359,6 +367,8 @@ class ReinforceLoop:
         overall |= {"tokens": tokens, "trained_tokens": trained, "updates": len(results)}
         overall["sampled_tokens"] = float(self.num_completion_tokens)
         overall["dropped"] = float(len(self._dropped))
+        rollouts, sampled = self._sampled
+        overall |= {"rollouts": float(rollouts), "rollout_tokens": float(sampled)}
         prefix = f"{self.name}/"
         values = {n if n.startswith("domain/") else prefix + n: v for n, v in overall.items()}
         times = self.spans.drain()
