@@ -135,6 +135,17 @@ def test_every_folder_has_a_layer() -> None:
     assert parts <= set(LAYERS), "give new folders a layer here and in docs/design"
 
 
+def test_the_map_of_the_house_lists_every_part() -> None:
+    """The design page's table says of each part on which layer it is, and of no other."""
+    page = (SOURCE.parents[1] / "docs" / "design" / "0001-architecture.md").read_text("utf-8")
+    told = {
+        part: int(row.split("|")[1])
+        for row in re.findall(r"^\| \d \|.*$", page, flags=re.MULTILINE)
+        for part in re.findall(r"`(\w+)`", row.split("|")[2])
+    }
+    assert told == {part: int(layer) for part, layer in LAYERS.items() if part != "__main__"}
+
+
 def test_imports_go_down_only() -> None:
     wrong = []
     for module, imported in IMPORTS.items():
