@@ -34,6 +34,12 @@ def told(**sections: Any) -> list[str]:
             "domains": {"d": {"algorithm": "reinforce_plus_plus"}},
         },
         {"algorithm": {"kl": {"stop_update": 0.1}}, "rl": {"epochs": 2}},
+        {"algorithm": {"dual_clip": 3.0, "sequence_drop": 0.5}, "rl": {"updates": 2}},
+        {"algorithm": {"sequence_drop": 0.5, "proximal": "behaviour"}},
+        {"algorithm": {"clip_low": 0.1}, "domains": {"d": {"algorithm": "dapo"}, "e": {}}},
+        {"algorithm": {"name": "maxrl"}, "shaping": {"limit": 2.0}},
+        {"algorithm": {"kl_coefficient": 0.1, "kl_estimator": "k2", "kl": {"place": "reward"}}},
+        {"algorithm": {"name": "reinforce_plus_plus", "kl_estimator": "k2"}},
         {"shaping": {"overlong": 1.0, "overlong_tokens": 8, "normalise": True, "decay": 0.9}},
         {"rl": {"exploration": {"temperature": 0.7, "steps": 9, "entropy_target": 0.3}}},
         {"stages": ["sft"], "algorithm": {"value": {"clip": 0.5}}},
@@ -60,6 +66,35 @@ def test_what_fits_is_not_refused(sections: dict[str, Any]) -> None:
         (
             {"algorithm": {"name": "pkpo", "credit": {"k": 9}}, "rl": {"group_size": 8}},
             "the best of 9 cannot be taken from groups of 8",
+        ),
+        ({"algorithm": {"kl_estimator": "k1"}}, "grpo has a KL coefficient of 0, so no KL is est"),
+        (
+            {"algorithm": {"kl_coefficient": 0.1, "kl": {"horizon": 500}}},
+            "algorithm.kl.horizon: algorithm.kl.target is 0",
+        ),
+        ({"algorithm": {"dual_clip": 3.0}}, "algorithm.dual_clip: a rollout batch takes one"),
+        ({"algorithm": {"sequence_drop": 0.5}}, "the ratio is 1, so this does nothing"),
+        (
+            {"algorithm": {"clip_low": 0.1}, "domains": {"d": {"algorithm": "dapo"}}},
+            "algorithm.clip_low: it goes with grpo, and every domain names another algorithm (dapo",
+        ),
+        (
+            {
+                "algorithm": {"name": "ppo", "credit": {"lam": 0.9}},
+                "domains": {"d": {"algorithm": "dapo"}, "e": {"algorithm": "rloo"}},
+            },
+            "algorithm.credit.lam: it goes with ppo, and every domain names another",
+        ),
+        (
+            {
+                "rl": {"exploration": {"entropy_target": 0.5}},
+                "algorithm": {"entropy_coefficient": 0.5},
+            },
+            "the bonus starts at 0.5 and never exceeds rl.exploration.entropy_most = 0.1",
+        ),
+        (
+            {"algorithm": {"name": "maxrl"}, "shaping": {"normalise": True}},
+            "shaping.normalise: maxrl divides by the mean reward",
         ),
         ({"rl": {"exploration": {"steps": 5}}}, "rl.exploration.steps: rl.exploration.temperature"),
         ({"rl": {"exploration": {"entropy_most": 1}}}, "entropy_target is 0"),
@@ -91,6 +126,21 @@ def test_refusals(sections: dict[str, Any], expected: str) -> None:
 def test_one_reward_under_gdpo_is_noted() -> None:
     plan = plan_of(algorithm={"name": "gdpo"})
     assert not list(check_credit(plan)) and "names only the score" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"algorithm": {"kl_coefficient": 0.1, "kl_estimator": "k1"}}, "0 on average"),
+        ({"algorithm": {"clip_high": 0.3}}, "algorithm.clip_high: a rollout batch takes one"),
+        ({"algorithm": {"name": "maxrl"}, "shaping": {"overlong": 1.0}}, "train nothing"),
+    ],
+)
+def test_what_is_likely_a_mistake_is_noted(sections: dict[str, Any], expected: str) -> None:
+    plan = plan_of(**sections)
+    assert not list(check_credit(plan))
+    (note,) = plan.notes
+    assert expected in note
 
 
 @pytest.mark.parametrize(

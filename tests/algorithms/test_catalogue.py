@@ -11,6 +11,7 @@ import pytest
 
 from educe.algorithms.advantages import ADVANTAGES
 from educe.algorithms.aggregate import AGGREGATIONS
+from educe.algorithms.bundle import READERS
 from educe.algorithms.catalogue import (
     BUNDLES,
     CORRECTION_BOUNDS,
@@ -175,6 +176,56 @@ def test_a_correction_comes_with_its_own_bounds(name):
 def test_overrides_that_contradict_each_other_are_refused(overrides, told):
     with pytest.raises(RecipeError, match=told):
         resolve_bundle("grpo", overrides)
+
+
+@pytest.mark.parametrize(
+    "name, overrides, told",
+    [
+        ("grpo", {"proximal": "behaviour", "correction": "icepop"}, "correction would do nothing"),
+        ("grpo", {"proximal": "behaviour", "importance_cap": 3.0}, "importance_cap would do nothi"),
+        ("dppo_tv", {"correction": "icepop"}, r"dppo_tv takes what sampled as the proximal"),
+        ("grpo", {"correction": "icepop", "importance_cap": 0.9}, "leave out the weight 1"),
+        ("grpo", {"importance_cap": 0.5}, "would reject or rescale everything"),
+        ("grpo", {"correction": "sequence_mask", "importance_floor": 1.5}, "a floor <= 1"),
+        ("reinforce", {"clip_low": 0.1}, r"clip_low = 0.1 would do nothing: reinforce .* grpo, dr"),
+        ("remax", {"clip_high": 0.1}, "remax does not read it"),
+        ("sapo", {"clip_high": 0.1}, "sapo does not read it"),
+        ("dr_grpo", {"advantage_eps": 1e-4}, "dr_grpo does not read it"),
+        ("ppo", {"advantage_eps": 1e-4}, "ppo does not read it"),
+        ("reinforce", {"dual_clip": 3.0}, "reinforce does not read it"),
+        ("ppo", {"lam": 0.9, "lam_alpha": 0.05}, "lam = 0.9 would do nothing: with lam_alpha"),
+    ],
+)
+def test_what_an_algorithm_does_not_read_is_refused(name, overrides, told):
+    with pytest.raises(RecipeError, match=told):
+        resolve_bundle(name, overrides)
+
+
+@pytest.mark.parametrize(
+    "name, overrides",
+    [
+        ("grpo", {"proximal": "behaviour", "importance_cap": 0.0}),  # switched off twice
+        ("dppo_tv", {"proximal": "recompute", "correction": "icepop"}),
+        ("cispo", {"clip_low": 0.5}),
+        ("gmpo", {"clip_high": 0.2}),
+        ("dppo_kl", {"clip_high": 0.02}),
+        ("gdpo", {"advantage_eps": 1e-4}),
+        ("grpo", {"mask_truncated": True}),
+        ("dapo", {"mask_truncated": False}),
+    ],
+)
+def test_what_an_algorithm_reads_is_taken(name, overrides):
+    got = resolve_bundle(name, overrides)
+    assert all(getattr(got, key) == value for key, value in overrides.items())
+
+
+@pytest.mark.parametrize("bundle", BUNDLES.values(), ids=lambda b: b.name)
+def test_every_reader_of_a_setting_changes_with_it(bundle):
+    """The list of who reads what is true: the formula is another one, or the setting is refused."""
+    changes = {"clip_low": 0.123, "clip_high": 0.123, "advantage_eps": 0.123}
+    for key, value in changes.items():
+        reads = bundle.loss in READERS[key] or bundle.advantage in READERS[key]
+        assert (replace(bundle, **{key: value}).formula() != bundle.formula()) is reads, key
 
 
 def test_unknown_names_are_refused_with_the_nearest():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -53,6 +54,32 @@ def test_far_from_the_reference_the_gradient_points_back(gap, estimator):
     assert gradient < 0 and math.isfinite(value)
     _, gradient = value_and_gradient(estimator, gap, torch.float32)
     assert gradient > 0
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, "rk3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gap", [20.0, 1e2, 1e4, 1e30, math.inf])
+def test_both_ends_are_finite(estimator, dtype, gap):
+    """Either side may be the one that is far below: a token that one of the two never writes."""
+    for policy, other in ((-gap, -1.0), (-1.0, -gap)):
+        leaf = torch.tensor([policy], dtype=dtype, requires_grad=True)
+        reference = torch.tensor([other], dtype=dtype)
+        if estimator == "rk3":
+            value = ratio_weighted_k3(leaf, torch.tensor([-2.0], dtype=dtype), reference)
+        else:
+            value = kl_per_token(leaf, reference, estimator)
+        value.sum().backward()
+        assert value.isfinite().all() and leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("d", [-math.inf, -1e4, -25.0, -20.0, -1.5, 0.0, 2.5, 25.0, 1e4, math.inf])
+def test_in_the_reward_the_value_is_that_of_the_loss(estimator, d):
+    from educe.algorithms.advantages import kl_values
+
+    want, _ = value_and_gradient(estimator, d)
+    got = kl_values(np.array([d]), estimator)
+    assert np.isfinite(got).all() and got[0] == pytest.approx(want, rel=1e-12)
 
 
 def test_k3_is_monotone_across_its_edge():

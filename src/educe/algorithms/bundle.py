@@ -20,6 +20,22 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Numbers that a recipe may give, and the advantages or losses that read them."""
 
+_CLIPPED = (
+    "clipped_surrogate",
+    "sequence_surrogate",
+    "truncated_reinforce",
+    "geometric_mean",
+    "divergence_tv",
+    "divergence_kl",
+)
+READERS: dict[str, tuple[str, ...]] = {
+    **OPTIONS,
+    "clip_low": _CLIPPED,
+    "clip_high": _CLIPPED,
+    "advantage_eps": ("group_normalised", "multi_reward", "process"),
+}
+"""The same with the fields that every bundle has and not every one reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:

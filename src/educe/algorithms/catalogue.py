@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from educe.algorithms.bundle import OPTIONS, Bundle
+from educe.algorithms.bundle import OPTIONS, READERS, Bundle
 from educe.algorithms.bundles import BUNDLES
 from educe.core.errors import RecipeError, did_you_mean
 
@@ -70,7 +70,8 @@ def resolve_bundle(
     defaults = dict(zip(("importance_floor", "importance_cap"), bounds, strict=False))
     own = {k: float(given.pop(k)) for k in OPTIONS if k in given}
     bundle = replace(BUNDLES[name], **(defaults | given))
-    _check_options(bundle, own)
+    _check_read(bundle, {k: v for k, v in (given | own).items() if k in READERS})
+    _check_options(own)
     numbers = dict(bundle.options) | own | (options or {})
     bundle = replace(bundle, options=tuple(numbers.items()))
     _check_correction(bundle, given)
@@ -78,15 +79,23 @@ def resolve_bundle(
     return bundle
 
 
-def _check_options(bundle: Bundle, given: dict[str, float]) -> None:
+def _check_read(bundle: Bundle, given: dict[str, float]) -> None:
     for key, value in given.items():
-        users = OPTIONS[key]
+        users = READERS[key]
         if bundle.advantage not in users and bundle.loss not in users:
             able = [b.name for b in BUNDLES.values() if b.advantage in users or b.loss in users]
             raise RecipeError(
                 f"algorithm.{key} = {value:g} would do nothing: {bundle.name} does not read it "
                 f"(those that do: {', '.join(able)}). Remove it, or choose one of them."
             )
+
+
+def _check_options(given: dict[str, float]) -> None:
+    if "lam" in given and "lam_alpha" in given:
+        raise RecipeError(
+            f"algorithm.lam = {given['lam']:g} would do nothing: with lam_alpha advantages take "
+            "a lambda by length and the values' returns take 1. Remove one of them."
+        )
     if "k" in given and given["k"] != int(given["k"]):
         raise RecipeError(f"algorithm.k must be a whole number, got {given['k']:g}.")
     if 0 < given.get("dual_clip", 0.0) <= 1:
@@ -112,6 +121,13 @@ def _check_kl(bundle: Bundle) -> None:
 
 def _check_correction(bundle: Bundle, given: dict[str, Any]) -> None:
     low, high = bundle.importance_floor, bundle.importance_cap
+    named = [k for k in ("correction", "importance_cap", "importance_floor") if given.get(k)]
+    if bundle.proximal == "behaviour" and named:
+        raise RecipeError(
+            f"algorithm.{named[0]} would do nothing: {bundle.name} takes what sampled as the "
+            'proximal policy (proximal = "behaviour"), so proximal / behaviour is 1 and the ratio '
+            'corrects. Remove it, or set algorithm.proximal = "recompute".'
+        )
     if high == 0 and (given.get("correction") or given.get("importance_floor")):
         raise RecipeError(
             f"algorithm.importance_cap is 0, so {bundle.name} corrects nothing and "
@@ -122,4 +138,10 @@ def _check_correction(bundle: Bundle, given: dict[str, Any]) -> None:
         raise RecipeError(
             f"algorithm.importance_floor = {low:g} must be below importance_cap = {high:g}. "
             "Lower the floor or raise the cap."
+        )
+    if high and not low <= 1 <= high:
+        raise RecipeError(
+            f"algorithm.importance_floor = {low:g} and importance_cap = {high:g} leave out the "
+            f"weight 1, which a token has where engine and trainer agree: {bundle.correction} "
+            "would reject or rescale everything. Take a floor <= 1 and a cap >= 1."
         )

@@ -170,6 +170,11 @@ class AlgorithmSettings(Section):
         None, description="Weight of the entropy bonus; negative lowers the entropy."
     )
     advantage_eps: float | None = Field(None, gt=0, description="Added to the group's deviation.")
+    mask_truncated: bool | None = Field(
+        None,
+        description="Leave completions cut at the token limit out of the loss (overlong "
+        "filtering); they stay in the baseline and the denominators.",
+    )
     dual_clip: float | None = Field(
         None,
         ge=0,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from educe.algorithms.catalogue import BUNDLES, Bundle
-from educe.config.algorithm_settings import ShapingSettings
+from educe.config.algorithm_settings import KLSettings, ShapingSettings
 from educe.config.positions import format_key
 from educe.config.schema import default_of
 from educe.config.settings import DomainSettings, Section
 from educe.core.errors import EduceError, RecipeError
-from educe.preflight.plan import Plan, bundle_of
+from educe.preflight.plan import SETTING_OF, Plan, algorithm_overrides, bundle_of
 
 
 def check_credit(plan: Plan) -> Iterator[EduceError]:
@@ -20,7 +20,9 @@ def check_credit(plan: Plan) -> Iterator[EduceError]:
     bundles = _bundles(plan)
     if bundles is None:
         return  # told already: an algorithm is unknown or contradicts itself
+    yield from _overrides(plan)
     yield from _kl(plan, bundles)
+    yield from _first_update(plan, bundles[0])
     yield from _values(plan, bundles)
     yield from _groups(plan, bundles)
     yield from _exploration(plan, bundles)
@@ -47,6 +49,45 @@ def _changed(section: Section) -> set[str]:
     return {name for name in fields if getattr(section, name) != default_of(fields[name])}
 
 
+def _overrides(plan: Plan) -> Iterator[EduceError]:
+    """Settings of the run's algorithm where every domain has another, as published."""
+    recipe = plan.recipe
+    own = recipe.algorithm
+    given = list(algorithm_overrides(own)) + (["kl_target"] if own.kl.target else [])
+    others = [d.algorithm for d in recipe.domains.values()]
+    if given and others and all(name not in ("", own.name) for name in others):
+        yield plan.error(
+            SETTING_OF.get(given[0], f"algorithm.{given[0]}"),
+            f"it goes with {own.name}, and every domain names another algorithm "
+            f"({', '.join(dict.fromkeys(others))}), which is taken as published. Set "
+            "algorithm.name to theirs, or remove this.",
+        )
+
+
+def _first_update(plan: Plan, bundle: Bundle) -> Iterator[EduceError]:
+    """Settings that read the ratio where it is always 1."""
+    rl, algorithm = plan.recipe.rl, plan.recipe.algorithm
+    if rl.updates * rl.epochs > 1 or bundle.proximal == "behaviour":
+        return
+    reason = (
+        "a rollout batch takes one optimizer step here, and at the first one the proximal policy "
+        "is the policy itself: the ratio is 1"
+    )
+    for key in ("dual_clip", "sequence_drop"):
+        if getattr(algorithm, key):
+            yield plan.error(
+                f"algorithm.{key}",
+                f"{reason}, so this does nothing. Raise rl.updates or rl.epochs, set "
+                'algorithm.proximal = "behaviour", or remove this.',
+            )
+    clips = [k for k in ("clip_low", "clip_high") if getattr(algorithm, k) is not None]
+    if clips:
+        plan.notes.append(
+            f"algorithm.{clips[0]}: {reason}, so nothing is clipped (rl.updates, rl.epochs, "
+            'algorithm.proximal = "behaviour")'
+        )
+
+
 def _kl(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
     kl = plan.recipe.algorithm.kl
     has_kl = any(b.needs_reference for b in bundles)
@@ -60,6 +101,25 @@ def _kl(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
                 "or remove this.",
             )
     own = bundle_of(plan.recipe, DomainSettings())
+    named, coefficient = plan.recipe.algorithm.kl_estimator, plan.recipe.algorithm.kl_coefficient
+    if named is not None and coefficient is None and not own.needs_reference:
+        yield plan.error(
+            "algorithm.kl_estimator",
+            f"{own.name} has a KL coefficient of 0, so no KL is estimated. Set "
+            "algorithm.kl_coefficient above 0, or remove this.",
+        )
+    if kl.horizon != KLSettings().horizon and not kl.target:
+        yield plan.error(
+            "algorithm.kl.horizon",
+            "algorithm.kl.target is 0, so the coefficient is fixed and this does nothing. Set a "
+            "target, or remove this.",
+        )
+    for bundle in bundles:
+        if bundle.kl_in_loss and bundle.kl_estimator == "k1":
+            plan.notes.append(
+                f'{bundle.name}: the gradient of k1 as a loss is 0 on average; k2 or "k1+" has the '
+                'right one, or set algorithm.kl.place = "reward"'
+            )
     if kl.target and not own.needs_reference:
         yield plan.error(
             "algorithm.kl.target",
@@ -128,6 +188,13 @@ def _exploration(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
                 "or remove this.",
             )
     own = next(iter(bundles))
+    if exploration.entropy_target and own.entropy_coefficient > exploration.entropy_most:
+        yield plan.error(
+            "algorithm.entropy_coefficient",
+            f"the bonus starts at {own.entropy_coefficient:g} and never exceeds "
+            f"rl.exploration.entropy_most = {exploration.entropy_most:g}. Lower one or raise the "
+            "other.",
+        )
     if exploration.entropy_target and own.entropy_coefficient < 0:
         yield plan.error(
             "algorithm.entropy_coefficient",
@@ -158,6 +225,8 @@ def _shaping(
             f"on. Raise it, or name {key}.parts.",
         )
     for bundle in bundles:
+        if bundle.advantage == "mean_scaled":
+            yield from _mean_scaled(plan, key, shaping, bundle)
         if bundle.advantage != "multi_reward":
             continue
         for name in ("normalise", "limit"):
@@ -172,3 +241,20 @@ def _shaping(
                 f"{bundle.name} normalises several rewards each on its own, and {key} names only "
                 "the score"
             )
+
+
+def _mean_scaled(
+    plan: Plan, key: str, shaping: ShapingSettings, bundle: Bundle
+) -> Iterator[EduceError]:
+    """A baseline that divides by the group's mean, which must be positive."""
+    if shaping.normalise:
+        yield plan.error(
+            f"{key}.normalise",
+            f"{bundle.name} divides by the mean reward of a group, which this makes 0 on average. "
+            "Remove it, or choose another algorithm.",
+        )
+    elif shaping.overlong or shaping.length or shaping.repetition or (shaping.truncated or 0) < 0:
+        plan.notes.append(
+            f"{bundle.name} is meant for rewards >= 0, and the penalties of {key} may go below: "
+            "groups whose mean reward is not positive train nothing"
+        )
