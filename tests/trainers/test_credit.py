@@ -109,6 +109,16 @@ def test_idle_samples_are_left_out_unless_something_else_pulls():
         assert samples[-1].streams["weight"][0] == pytest.approx(1 / 8)  # all four are counted
 
 
+@pytest.mark.parametrize("name", ["grpo", "ppo", "gspo"])
+def test_any_algorithm_may_leave_truncated_completions_out_and_dapo_keep_them(name):
+    bundle = replace(BUNDLES[name], mask_truncated=True)
+    streams = [{"values": np.zeros(2)}] * 3
+    credit = credit_group(group([1, 0, 0], truncated={1}), bundle, streams=streams)
+    assert credit.in_loss_G == (True, False, True) and credit.in_baseline_G == (True, True, True)
+    kept = replace(BUNDLES["dapo"], mask_truncated=False)
+    assert credit_group(group([1, 0], truncated={1}), kept).in_loss_G == (True, True)
+
+
 def test_each_row_keeps_its_own_reward():
     """Filtered rewards were overwritten by unfiltered ones (NeMo-RL 3794)."""
     groups = [group([1, 1], number=0), group([0.25, 0.75], [3, 4], number=1)]

@@ -134,6 +134,21 @@ def test_updates_end_early_when_the_policy_has_gone_far(tiny_folder, tmp_path):
     assert store.events("updates_ended")
 
 
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_the_ratio_is_one_at_a_batchs_first_update_and_against_its_start_after(
+    tiny_folder, tmp_path, name
+):
+    """Of several updates each has its own prompts: their start must have been measured before."""
+    told = {}
+    for updates in (1, 2):
+        rl = {"steps": 1, "group_size": 6, "prompts": 4, "updates": updates}
+        _, start = run(tiny_folder, tmp_path / str(updates), {"name": name}, rl=rl)
+        told[updates] = last(start())
+    assert told[1]["rl/max_ratio"] == 1.0 and told[1]["rl/update_k3"] == 0.0
+    assert told[2]["rl/updates"] == 2.0  # the figures are those of the last update
+    assert told[2]["rl/max_ratio"] > 1.0 and told[2]["rl/update_k3"] > 0.0
+
+
 def test_the_stage_ends_when_the_reference_is_far(tiny_folder, tmp_path):
     algorithm = {"name": "grpo", "kl_coefficient": 1e-6, "kl": {"stop": 1e-7}}
     _, start = run(tiny_folder, tmp_path, algorithm, rl={"steps": 9, "group_size": 6})

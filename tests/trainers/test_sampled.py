@@ -246,6 +246,24 @@ def test_the_baseline_is_the_mean_of_the_other_completions(
     assert gap["teacher_kl"] == pytest.approx(-np.concatenate(gaps).mean())
 
 
+def test_an_unknown_log_ratio_is_in_no_baseline_and_in_no_metric(
+    models: tuple[LoadedModel, LoadedModel],
+) -> None:
+    """One token that nobody measured must not turn the whole batch's baselines into NaN."""
+    _, samples = distilled(models, 10_000)
+    place = int(np.argmax(samples[1].mask))
+    samples[1].streams["behaviour_logprobs"][place] = np.nan
+    gaps = [
+        (s.streams["teacher_logprobs"] - s.streams["behaviour_logprobs"])[s.mask] for s in samples
+    ]
+    fill_baseline(samples, 20.0)
+    for i, sample in enumerate(samples):
+        others = np.concatenate([g for j, g in enumerate(gaps) if j != i])
+        assert sample.streams["baseline"][0] == pytest.approx(np.nanmean(others))
+    told = teacher_gap(samples).values()
+    assert told["teacher_kl"] == pytest.approx(-np.nanmean(np.concatenate(gaps)))
+
+
 def test_the_loss_is_the_policy_gradient_of_the_reverse_kl() -> None:
     """Over all outcomes of one token, weighted by their probability, it is d KL / d logits."""
     generator = torch.Generator().manual_seed(0)

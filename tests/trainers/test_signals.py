@@ -242,3 +242,57 @@ def test_the_stage_gives_every_rank_the_same_credit_and_goes_on_from_its_state(m
     other.restore(first.progress())
     for left, right in zip(first.credit(batch()), other.credit(batch()), strict=True):
         assert left.advantages_G == right.advantages_G and left.shaped_G[:2] == right.shaped_G[:2]
+
+
+def test_the_steered_coefficient_is_the_one_that_leaves_the_reward(tmp_path, model):
+    """The controller's number of now, not the one that the recipe began with."""
+    bundle = resolve_bundle("ppo", {"kl_coefficient": 0.1}, {"kl_target": 0.1})
+    folder = save_tiny(tmp_path / "other", dtype="float64", seed=9)
+    stage = CreditStage(
+        state_of(model),
+        {"d": replace(bundle, whitening="")},
+        RewardShaper.of(ShapingSettings(), {"d": DomainSettings()}),
+        Coefficients.of([bundle], AlgorithmSettings(), ExplorationSettings()),
+        FrozenCopy(load(str(folder), dtype="float64")),
+    )
+    before = stage.credit(batch())[0].credits_G[0]
+    stage.coefficients.kl["ppo"].coefficient = 0.3
+    streams = stage.credit(batch())[0].streams_G[0]
+    after = stage.credit(batch())[0].credits_G[0]
+    gap = streams["policy_logprobs"] - streams["reference_logprobs"]
+    assert np.abs(gap).max() > 0.01
+    assert before.returns_A is not None and after.returns_A is not None
+    # The last action token's return is its reward: the score less the coefficient times k1.
+    assert before.returns_A[-1] == pytest.approx(1.0 - 0.1 * gap[-1])
+    assert after.returns_A[-1] == pytest.approx(1.0 - 0.3 * gap[-1])
+
+
+def test_domains_of_several_algorithms_are_measured_once(model, monkeypatch):
+    """One forward a sequence says log-probabilities and values, whoever reads them."""
+    from educe.trainers import signals
+
+    forwards, asked = [], []
+    plain_rows, plain_fill = signals.trained_rows, FrozenCopy.fill
+
+    def rows(policy, pack, dtype):
+        forwards.extend((s.origin, s.sequence) for s, _ in pack.rows)
+        return plain_rows(policy, pack, dtype)
+
+    def fill(self, state, samples, stream):
+        asked.extend((s.origin, s.sequence) for s in samples)
+        return plain_fill(self, state, samples, stream)
+
+    monkeypatch.setattr(signals, "trained_rows", rows)
+    monkeypatch.setattr(FrozenCopy, "fill", fill)
+    bundles = {
+        "a": PPO,
+        "b": resolve_bundle("rloo", {"kl_coefficient": 0.1}),
+        "c": BUNDLES["ppo"],
+        "d": BUNDLES["grpo"],
+    }
+    groups = [group([1.0, 0.0], name, number) for number, name in enumerate(bundles)]
+    found = action_streams(state_of(model), FrozenCopy(model), groups, bundles, keep_logprobs=True)
+    model.causal.requires_grad_(True)
+    assert len(forwards) == len(set(forwards)) == 6  # nothing is asked about grpo's two
+    assert len(asked) == len(set(asked)) == 4  # the reference: of the two with a KL
+    assert [set(own[0]) >= {"values"} for own in found[:3]] == [True] * 3 and found[3] == [{}, {}]

@@ -128,6 +128,33 @@ def test_noise_is_drawn_by_step_and_prefix(model64: LoadedModel) -> None:
     assert torch.allclose(logprobs(alone, 0), logprobs(pack, 0)[: len(alone.target_N)])
 
 
+def test_noise_is_uniform_within_alpha_over_the_root_of_tokens_times_width(
+    model64: LoadedModel,
+) -> None:
+    """What reaches the first layer, less the embeddings (NEFTune, arXiv 2310.05914)."""
+    samples = supervised_samples(items())
+    (pack,) = pack_samples(samples, 10_000)
+    embeddings = model64.causal.get_input_embeddings()
+    layer = next(m for n, m in model64.causal.named_modules() if n.endswith("layers.0"))
+    seen: list[torch.Tensor] = []
+    handle = layer.register_forward_pre_hook(
+        lambda _m, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]),
+        with_kwargs=True,
+    )
+    try:
+        regularised_forward(label_smoothing=0.0, noise=8.0, longest=36, key=(0, 0))(
+            model64, pack, None
+        )
+    finally:
+        handle.remove()
+    plain = embeddings(torch.as_tensor(pack.token_ids_T)[None])
+    noise = (seen[0] - plain).detach()
+    bound = 8.0 / (36 * noise.shape[-1]) ** 0.5
+    assert 0.98 * bound < float(noise.abs().max()) <= bound
+    assert abs(float(noise.mean())) < 0.1 * bound
+    assert float(noise.std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
 def test_equal_prefixes_have_equal_hashes() -> None:
     samples = supervised_samples(items())
     (pack,) = pack_samples(samples, 10_000)

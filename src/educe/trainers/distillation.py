@@ -19,7 +19,7 @@ from educe.config.settings import DistillationSettings
 from educe.core.metrics import Tally
 from educe.core.types import Group
 from educe.models.load import LoadedModel
-from educe.rollout.packing import TrainingSample, trajectory_sequences
+from educe.rollout.packing import FloatArray, TrainingSample, trajectory_sequences
 from educe.trainers.optimizers import learning_rate_at
 from educe.trainers.sampling import TaskSampler, group_metrics
 from educe.trainers.step import StepResult, TrainerState, fill_logprobs, optimizer_step
@@ -117,13 +117,14 @@ def fill_baseline(samples: Sequence[TrainingSample], limit: float) -> None:
     """Write each completion's baseline: the mean log-ratio to the teacher of all others' tokens.
 
     From the log-probabilities it was sampled with, counted over the whole batch before any cut.
-    Sequences of one completion (turns rendered afresh) count as others of each other.
+    Sequences of one completion (turns rendered afresh) count as others of each other. A token whose
+    log-ratio is unknown (NaN) is in no mean.
     """
     sums, counts = [], []
     for sample in samples:
-        gap = sample.streams["teacher_logprobs"] - sample.streams["behaviour_logprobs"]
-        sums.append(float(gap[sample.mask].clip(-limit, limit).sum()))
-        counts.append(sample.num_trained)
+        gap = _teacher_gaps(sample)
+        sums.append(float(gap.clip(-limit, limit).sum()))
+        counts.append(gap.size)
     total, number = sum(sums), sum(counts)
     for sample, own, count in zip(samples, sums, counts, strict=True):
         others = number - count
@@ -138,9 +139,14 @@ def teacher_gap(samples: Sequence[TrainingSample]) -> Tally:
     """
     tally = Tally()
     for sample in samples:
-        gap = (sample.streams["behaviour_logprobs"] - sample.streams["teacher_logprobs"])[
-            sample.mask
-        ]
+        gap = -_teacher_gaps(sample)
         for prefix in ("", f"domain/{sample.origin}/"):
             tally.mean(f"{prefix}teacher_kl", float(gap.sum()), float(gap.size))
     return tally
+
+
+def _teacher_gaps(sample: TrainingSample) -> FloatArray:
+    """Return log teacher - log mu of a sample's trained tokens, as far as both are known."""
+    gap = sample.streams["teacher_logprobs"] - sample.streams["behaviour_logprobs"]
+    own = gap[sample.mask]
+    return own[~np.isnan(own)]
