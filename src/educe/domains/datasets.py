@@ -27,7 +27,7 @@ from educe.domains.rows import Row, Rows, lookup, offsets, open_rows
 
 _ROLES = ("system", "user", "assistant", "tool")
 _DEFAULT_TOKENS = 256
-_OPTIONS = ("reward_weights", "split", "floor")
+_OPTIONS = ("reward_weights", "combine", "gate_threshold", "split", "floor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class RowsDomain(DomainBase):
     The rows are indexed when the first task or size is asked for: one pass that validates every row
     and keeps its offset (8 bytes). Scoring alone needs no index.
 
-    Options: ``reward_weights`` of several rewards, ``split`` of a saved ``DatasetDict``, and
+    Options: ``reward_weights``, ``combine`` and ``gate_threshold`` of several rewards (see
+    :class:`RewardFunctions`), ``split`` of a saved ``DatasetDict``, and
     ``floor``, the score of the best constant answer (``educe domains check`` measures it).
     """
 
@@ -86,8 +87,18 @@ class RowsDomain(DomainBase):
         self.rows: Rows = open_rows(settings.path, split=str(settings.options.get("split", "")))
         references = (settings.reward,) if isinstance(settings.reward, str) else settings.reward
         references = tuple(r for r in references if r)
+        options = settings.options
+        idle = [o for o in ("reward_weights", "combine", "gate_threshold") if o in options]
+        if idle and not references:
+            raise DomainError(f"{name}: {idle[0]} is about rewards, and none is named")
         self._rewards = (
-            RewardFunctions(name, references, settings.options.get("reward_weights", ()))
+            RewardFunctions(
+                name,
+                references,
+                options.get("reward_weights", ()),
+                combine=str(options.get("combine", "sum")),
+                threshold=options.get("gate_threshold"),
+            )
             if references
             else None
         )

@@ -19,12 +19,16 @@ import concurrent.futures
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from educe.core.errors import DomainError, UnscoredError
+from educe.core.errors import DomainError, UnscoredError, did_you_mean
 from educe.core.types import JSON, Fault, Message, Score
 from educe.domains.references import load_reference
+from educe.rewards.compose import first_match, gate, product
+
+COMBINATIONS = ("sum", "gate", "product", "first")
+"""How several rewards become one score."""
 
 _PROVIDED = frozenset(
     {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
@@ -67,29 +71,51 @@ class _Log:
 
 
 class RewardFunctions:
-    """One or several reward functions; the score is their weighted sum, each logged as a part.
+    """One or several reward functions, combined into one score; each is logged as a part.
 
-    A function that returns None is left out of the sum, as in TRL (a reward for another kind of
-    task); when all return None the sample is unscored. A function that raises, or returns NaN or
-    infinity, leaves the whole sample unscored: what it would have said is unknown.
+    ``combine`` is one of
+
+    * ``sum``: weighted. A function that returns None is left out, as in TRL (a reward for another
+      kind of task); when all return None the sample is unscored.
+    * ``gate``: the last function's value where all before it reach the threshold, else 0.
+    * ``product``: of all values; 0 decides.
+    * ``first``: the first value that is not None, as in exact match, then a judge.
+
+    All but the sum ask the functions in their order and stop where the score is decided, so the
+    costly one stands last; what was not asked is a part of None. A function that raises, or returns
+    NaN or infinity, leaves the whole sample unscored: what it would have said is unknown.
 
     Args:
         name: the domain, for errors.
         references: ``module:function`` each.
-        weights: one for each function; all 1 when empty.
+        weights: of the sum, one for each function; all 1 when empty.
+        threshold: of the gates; None is 1.
+
+    Raises:
+        DomainError: options that do not go together, or a function that cannot be used.
     """
 
-    def __init__(self, name: str, references: Sequence[str], weights: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        references: Sequence[str],
+        weights: Sequence[float] = (),
+        *,
+        combine: str = "sum",
+        threshold: float | None = None,
+    ) -> None:
+        _check_combination(name, len(references), weights, combine, threshold)
         self._weights = [float(w) for w in weights] or [1.0] * len(references)
-        if len(self._weights) != len(references):
-            raise DomainError(
-                f"{name}: {len(references)} rewards but {len(self._weights)} reward_weights"
-            )
+        self._combine, self._threshold = combine, 1.0 if threshold is None else float(threshold)
         purpose = f'domains."{name}".reward'
         self._functions = [
             _Function(reference, load_reference(reference, purpose=purpose))
             for reference in references
         ]
+        labels = [f.label for f in self._functions]
+        for function, reference in zip(self._functions, references, strict=True):
+            if labels.count(function.label) > 1:
+                function.label = reference  # two modules' functions of one name are two parts
 
     def required_columns(self, prompt_column: str) -> dict[str, str]:
         """Return the columns that the functions cannot do without: column to function."""
@@ -101,7 +127,9 @@ class RewardFunctions:
         }
 
     def score(self, sample: Sample) -> Score:
-        """Return the weighted sum over the functions; its parts are their own values."""
+        """Return the combined score; its parts are the functions' own values."""
+        if self._combine != "sum":
+            return self._decided(sample)
         total, parts, log = 0.0, dict[str, float | None](), _Log()
         reasons: list[str] = []
         for weight, function in zip(self._weights, self._functions, strict=True):
@@ -116,6 +144,53 @@ class RewardFunctions:
             unscored = Score(None, None, Fault.GRADER, "; ".join(reasons), {**parts}, proof)
             return unscored
         return Score(total, reason="; ".join(reasons), parts={**parts, **log.metrics}, proof=proof)
+
+    def _decided(self, sample: Sample) -> Score:
+        """Ask the functions in order until one decides, and combine what they said."""
+        parts, log = dict[str, float | None](), _Log()
+        names = [function.label for function in self._functions]
+        scores = {name: Score(None) for name in names}
+        for function in self._functions:
+            value = function(sample, log, parts)
+            is_silent = f"{function.label} returned None"
+            scores[function.label] = (
+                Score.unscored(Fault.GRADER, is_silent) if value is None else Score.graded(value)
+            )
+            if self._is_decided(value):
+                break
+        if self._combine == "gate":
+            made = gate(scores, gates=names[:-1], then=names[-1], threshold=self._threshold)
+        else:
+            made = (product if self._combine == "product" else first_match)(scores, names)
+        proof: dict[str, JSON] = {"log_extra": log.extras} if log.extras else {}
+        return replace(made, parts={**parts, **made.parts, **log.metrics}, proof=proof)
+
+    def _is_decided(self, value: float | None) -> bool:
+        if self._combine == "first":
+            return value is not None
+        if self._combine == "gate":
+            return value is None or value < self._threshold
+        return value == 0
+
+
+def _check_combination(
+    name: str, count: int, weights: Sequence[float], combine: str, threshold: float | None
+) -> None:
+    if combine not in COMBINATIONS:
+        raise DomainError(
+            f"{name}: combine must be one of {', '.join(COMBINATIONS)}, got {combine!r}."
+            + did_you_mean(combine, COMBINATIONS)
+        )
+    if combine != "sum" and count < 2:
+        raise DomainError(f"{name}: combine = {combine!r} needs several rewards, there is {count}")
+    if combine != "sum" and len(weights):
+        raise DomainError(
+            f"{name}: reward_weights are of a sum, and combine is {combine!r}. Remove one of them."
+        )
+    if combine != "gate" and threshold is not None:
+        raise DomainError(f"{name}: gate_threshold does nothing unless combine is 'gate'")
+    if len(weights) and len(weights) != count:
+        raise DomainError(f"{name}: {count} rewards but {len(weights)} reward_weights")
 
 
 class _Function:
