@@ -26,7 +26,7 @@ from educe.serving.review_gate import ReviewGate
 from educe.serving.server import background_server
 from educe.serving.token_text import TokenTexts
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300  # against hanging, generous for a busy machine
 
 
 @dataclass(frozen=True)

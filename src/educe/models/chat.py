@@ -2,7 +2,8 @@
 
 The rules that keep trained ids equal to sampled ids:
 
-* The template writes all special tokens; the tokenizer adds nothing (``add_special_tokens=False``).
+* The template writes all special tokens; the tokenizer adds nothing (``add_special_tokens=False``),
+  and what a message says never becomes one (``message_text``), so no text opens or ends a turn.
 * What was sampled is never decoded and encoded again. A later turn's context is the earlier
   context, the sampled ids as they are, and the tokens of what the template puts after them.
 * A template that rewrites earlier turns (for example one that strips thinking) breaks that prefix;
@@ -20,6 +21,7 @@ from typing import Any
 
 from educe.core.errors import EduceError
 from educe.core.types import Message, ToolCall
+from educe.models.message_text import MessageText
 
 _TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _PLACEHOLDER = "\x02educe\x03"
@@ -54,11 +56,13 @@ class ChatFormat:
                 "name one with model.chat_template"
             )
         self.system_prompt = system_prompt
+        self._text = MessageText(tokenizer)
         self._end = self._end_text()
         ids = self.encode(self._end)
         if len(ids) != 1:
             raise EduceError(f"the template's end-of-turn text {self._end!r} is not one token")
         self.end_token_id: int = ids[0]
+        self._header = self._text.after_special(self._render([Message("user", "a")]))
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -67,7 +71,16 @@ class ChatFormat:
         return frozenset({self.end_token_id} | ({eos} if eos is not None else set()))
 
     def encode(self, text: str) -> list[int]:
+        """Return the ids of template text: names of special tokens become those tokens."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of a turn's text as it stands behind its header: never a special token."""
+        marked = self._text.mark(text)
+        lead = self._behind_special(self._header)
+        whole = self._behind_special(self._header + marked)
+        # A first letter that merges with the header's last would be no text of the turn alone.
+        return whole[len(lead) :] if whole[: len(lead)] == lead else self._behind_special(marked)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled tokens without special tokens."""
@@ -78,10 +91,17 @@ class ChatFormat:
         return [str(self.tokenizer.decode([i])) for i in token_ids]
 
     def prompt_text(self, messages: Sequence[Message], *, generate: bool = True) -> str:
-        """Return the rendered conversation, by default with the header of the next turn."""
-        rows = [_plain(m) for m in messages]
+        """Return the rendered conversation, by default with the header of the next turn.
+
+        For reading: its names of special tokens no longer tell the template's from a message's.
+        """
+        return self._text.unmark(self._render(messages, generate=generate))
+
+    def _render(self, messages: Sequence[Message], *, generate: bool = True) -> str:
+        """Return the rendered conversation with marked messages."""
+        rows = [_marked(m, self._text) for m in messages]
         if self.system_prompt is not None and (not rows or rows[0]["role"] != "system"):
-            rows.insert(0, {"role": "system", "content": self.system_prompt})
+            rows.insert(0, {"role": "system", "content": self._text.mark(self.system_prompt)})
         return str(
             self.tokenizer.apply_chat_template(
                 rows, tokenize=False, add_generation_prompt=generate, chat_template=self.template
@@ -90,7 +110,7 @@ class ChatFormat:
 
     def prompt_tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the context of the first turn."""
-        return tuple(self.encode(self.prompt_text(messages)))
+        return tuple(self._text.encode(self._render(messages)))
 
     def next_context(
         self,
@@ -111,8 +131,9 @@ class ChatFormat:
         if after is None:
             return self.prompt_tokens([*transcript, *replies])
         # A turn cut by its token limit has no end token; the template's stands in, untrained.
-        glue = "" if completion and completion[-1] in self.stop_token_ids else self._end
-        return (*context, *completion, *self.encode(glue + after))
+        is_ended = bool(completion) and completion[-1] in self.stop_token_ids
+        end = () if is_ended else (self.end_token_id,)
+        return (*context, *completion, *end, *self._behind_special(after))
 
     def demonstration(
         self, messages: Sequence[Message], turns: Sequence[Message]
@@ -131,7 +152,7 @@ class ChatFormat:
         while position < len(turns):
             if turns[position].role != "assistant":
                 raise EduceError(f"a demonstration's turn {position} is not the assistant's")
-            completion = (*self.encode(turns[position].content), self.end_token_id)
+            completion = (*self.encode_text(turns[position].content), self.end_token_id)
             if tuple(tokens) != context[: len(tokens)]:
                 raise EduceError(
                     "the chat template rewrites earlier turns; multi-turn demonstrations need a "
@@ -155,22 +176,26 @@ class ChatFormat:
         return Message("assistant", text, parse_tool_calls(text))
 
     def _after_turn(self, transcript: Sequence[Message], replies: Sequence[Message]) -> str | None:
-        """Return what the template writes after the last assistant turn's end token.
+        """Return what the template writes after the last assistant turn's end token, marked.
 
         None when the template changes what came before, so that the prefix would not hold.
         """
         marked = [*transcript[:-1], Message("assistant", _PLACEHOLDER)]
-        head, found, _ = self.prompt_text(marked, generate=False).rpartition(_PLACEHOLDER)
-        full = self.prompt_text([*marked, *replies])
-        real = self.prompt_text([*transcript, *replies])
+        head, found, _ = self._render(marked, generate=False).rpartition(_PLACEHOLDER)
+        full = self._render([*marked, *replies])
+        real = self._render([*transcript, *replies])
         prefix = head + _PLACEHOLDER
         if not found or not full.startswith(prefix):
             return None
-        if not real.startswith(head + transcript[-1].content.strip()):
+        if not real.startswith(head + self._text.mark(transcript[-1].content.strip())):
             return None
         rest = full[len(prefix) :]
         end = rest.find(self._end)
         return None if end < 0 else rest[end + len(self._end) :]
+
+    def _behind_special(self, marked: str) -> list[int]:
+        """Return the ids of a text that stands behind a special token, not at a prompt's start."""
+        return self._text.encode(self._end + marked)[1:]
 
     def _end_text(self) -> str:
         """Find the end-of-turn token by rendering a turn and looking at what follows its text."""
@@ -201,10 +226,10 @@ def load_chat_format(folder: Path, system_prompt: str | None, template_path: str
     return ChatFormat(tokenizer, system_prompt, template)
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    row: dict[str, Any] = {"role": message.role, "content": message.content}
+def _marked(message: Message, text: MessageText) -> dict[str, Any]:
+    row: dict[str, Any] = {"role": message.role, "content": text.mark(message.content)}
     if message.name:
-        row["name"] = message.name
+        row["name"] = text.mark(message.name)
     return row
 
 
