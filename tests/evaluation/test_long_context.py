@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from educe.evaluation.long_context import (
     scoring_domain,
 )
 from educe.evaluation.long_context import code as code_kinds
-from educe.evaluation.long_context.draft import messages_of, placed, with_control
+from educe.evaluation.long_context.draft import Draft, messages_of, placed, with_control
 from educe.evaluation.long_context.fit import estimated_tokens, fit
 from educe.evaluation.long_context.needles import VALUE_PATTERNS, unique_values
 from educe.evaluation.long_context.scoring import judge
@@ -281,6 +284,79 @@ def test_distractors_never_hold_the_answer() -> None:
             answer = task.metadata["answers"][0]
             assert task.messages[0].content.count(answer) == 1
             assert f"[{task.metadata['check']['sources'][0]}] " in task.messages[0].content
+
+
+def run_chain(draft: Draft) -> str:
+    """Return what Python says: run the definitions that stand in the prompt, then the question."""
+    shown = draft.separator.join(str(p) for p in draft.pieces)
+    call = re.search(r"What does (\w+\(\d+\)) return", draft.question)
+    assert call is not None
+    names: dict[str, Any] = {}
+    chain = [str(draft.pieces[i]) for i in draft.evidence]
+    assert len(chain) == 3 and all(shown.count(f"def {c.split('(')[0][4:]}(") == 1 for c in chain)
+    exec("\n".join(chain), names)
+    # Each of the three is needed.
+    for left_out in range(3):
+        fewer: dict[str, Any] = {}
+        exec("\n".join(c for i, c in enumerate(chain) if i != left_out), fewer)
+        with pytest.raises(NameError):
+            eval(call[1], fewer)
+    return str(eval(call[1], names))
+
+
+def test_a_chain_returns_what_python_returns() -> None:
+    import random
+
+    golds = set()
+    for i in range(60):
+        draft = code_kinds.write_chain(random.Random(i), 12, (0.0, 0.25, 0.5, 0.75, 1.0)[i % 5])
+        assert draft.answers == (run_chain(draft),)
+        golds |= set(draft.answers)
+    assert len(golds) > 30
+
+
+def called_from(functions: Sequence[str], name: str) -> list[str]:
+    """Who calls a name, read by Python's tokenizer: the name, a bracket, and no ``def`` before."""
+    found = []
+    for text in functions:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+            is_call = token.string == name and after.string == "(" and before.string != "def"
+            if is_call and token.type == tokenize.NAME:
+                found.append(re.findall(r"def (\w+)\(", text)[0])
+                break
+    return sorted(found)
+
+
+def test_callers_are_those_that_call() -> None:
+    """A name in a comment, a text or without brackets is no call; a method is one."""
+    import ast
+
+    text = (
+        "def outer(x):\n    # absent(1)\n    'spoken(2)'\n    kept = named\n"
+        "    def inner():\n        return deep(x)\n    return x.method(direct(inner))"
+    )
+    called = code_kinds._called(ast.parse(text).body[0])
+    assert called == {"deep", "method", "direct"}
+    for name in ("absent", "spoken", "named"):
+        assert called_from([text], name) == []
+    assert all(called_from([text], name) == ["outer"] for name in called)
+
+
+@pytest.mark.slow
+def test_golds_of_real_source_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetches the package: its functions parse, the golds agree with another way to read them."""
+    import random
+
+    monkeypatch.undo()
+    functions = code_kinds.source_functions()
+    assert len(functions) > 150 and all(compile(f.text, f.name, "exec") for f in functions)
+    for i in range(30):
+        chain = code_kinds.write_chain(random.Random(i), 40, i / 30)
+        assert chain.answers == (run_chain(chain),)
+        draft = code_kinds.write_callers(random.Random(i), 40, 0.5)
+        name = draft.question.split(" call ")[1].split("(")[0]
+        assert list(draft.answers) == called_from([str(p) for p in draft.pieces], name)
 
 
 def test_needles_at_equal_depth_keep_their_order() -> None:
