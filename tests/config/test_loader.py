@@ -188,6 +188,35 @@ def test_files_stand_beside_the_recipe_first(
     assert loaded.recipe.domains["third"].path == "rows.jsonl"
 
 
+def test_code_stands_beside_the_recipe_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "inner"
+    (folder / "parts").mkdir(parents=True)
+    for name in ("own.py", "here.py", "json.py", "parts/deep.py"):
+        (folder / name).write_text("")
+    (tmp_path / "here.py").write_text("")
+    (folder / "words.txt").write_text("")
+    text = """
+[domains.a]
+path = "rows.jsonl"
+reward = ["own:f", "own.py:g", "here:f", "here.py:f", "json:loads", "none:f", "none.py:f"]
+[domains.b]
+function = "parts.deep:create"
+[review]
+words = "words.txt"
+"""
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(write(folder, text)).recipe
+    # A file lies beside the recipe first; a module is what is installed, or in the working folder.
+    assert recipe.domains["a"].reward == (
+        f"{folder}/own.py:f", f"{folder}/own.py:g", "here:f", f"{folder}/here.py:f",
+        "json:loads", "none:f", "none.py:f",
+    )  # fmt: skip
+    assert recipe.domains["b"].function == f"{folder}/parts/deep.py:create"
+    assert recipe.review.words == str(folder / "words.txt")
+    overridden = load_recipe(folder / "r.toml", ["domains.b.function=parts.deep:create"]).recipe
+    assert overridden.domains["b"].function == "parts.deep:create"
+
+
 def test_missing_recipe_names_the_shipped_ones(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"does not exist\..*shipped recipes"):
         load_recipe("no-such-recipe")

@@ -10,6 +10,7 @@ A recipe may start with ``extends = "other.toml"`` (beside it): it then holds on
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import math
 import re
@@ -38,8 +39,9 @@ from educe.core.errors import Origin, RecipeError, did_you_mean
 _SHIPPED = Path(__file__).resolve().parent.parent / "recipes"
 _PATH_KEYS = re.compile(
     r"(domains|sft\.data|preference\.data)\..+\.(path|eval_path)"
-    r"|model\.chat_template|model\.name|distillation\.teacher"
+    r"|model\.chat_template|model\.name|distillation\.teacher|review\.(words|classifier)"
 )
+_REFERENCE_KEYS = re.compile(r"domains\..+\.(function|reward)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,16 +312,45 @@ def _anchor_paths(draft: _Draft) -> None:
     """A file named in a recipe stands beside the recipe, or else below the working folder."""
     for path, value in _leaves(draft.values, ()):
         origin = draft.origins.get(path)
-        if not isinstance(value, str) or not value or origin is None or origin.line is None:
+        if not value or origin is None or origin.line is None:
             continue
-        if not _PATH_KEYS.fullmatch(format_key(path)):
-            continue
-        beside = Path(origin.file).parent / Path(value).expanduser()
-        if beside.exists():
+        key, folder = format_key(path), Path(origin.file).parent
+        found: Any = None
+        if isinstance(value, str) and _PATH_KEYS.fullmatch(key):
+            beside = folder / Path(value).expanduser()
+            found = str(beside) if beside.exists() else None
+        elif _REFERENCE_KEYS.fullmatch(key):
+            found = _anchored(value, folder)
+        if found is not None:
             holder = draft.values
-            for key in path[:-1]:
-                holder = holder[key]
-            holder[path[-1]] = str(beside)
+            for part in path[:-1]:
+                holder = holder[part]
+            holder[path[-1]] = found
+
+
+def _anchored(reference: Any, folder: Path) -> Any:
+    """Return ``module:function`` (or a list of them) with the file that lies beside the recipe.
+
+    A file's path is looked for there first, like all files; a module only where it is neither
+    installed nor in the working folder.
+    """
+    if isinstance(reference, list):
+        return [_anchored(one, folder) for one in reference]
+    module, _, name = str(reference).rpartition(":")
+    if module.endswith(".py"):
+        beside = folder / Path(module).expanduser()
+        return f"{beside}:{name}" if beside.is_file() else reference
+    file = module.replace(".", "/") + ".py"
+    if not module or not (folder / file).is_file() or Path(file).is_file():
+        return reference
+    return reference if _is_installed(module) else f"{folder / file}:{name}"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):  # a package that cannot be looked into
+        return False
 
 
 def _origin(draft: _Draft, path: KeyPath) -> Origin | None:

@@ -16,8 +16,8 @@ from educe.core.errors import DomainError, did_you_mean
 def load_reference(reference: str, *, purpose: str) -> Callable[..., Any]:
     """Return the callable that ``module:function`` or ``path/to/file.py:function`` names.
 
-    Modules are looked up on ``sys.path`` and then in the current folder, so a file beside the
-    recipe works without being installed.
+    Modules are looked up on ``sys.path`` and then in the current folder; the recipe's loader turns
+    those that lie beside the recipe into files. A file may import its neighbours.
 
     Args:
         reference: the text from the recipe.
@@ -79,6 +79,8 @@ def _import_file(path: str, purpose: str) -> ModuleType:
         raise DomainError(f"{purpose}: {file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
+    if str(file.absolute().parent) not in sys.path:
+        sys.path.append(str(file.absolute().parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
