@@ -231,6 +231,12 @@ def test_a_probe_of_something_else_is_refused(recipe: Path, tmp_path: Path) -> N
         plan_run(loaded, hardware="h100", probe=tmp_path / "other.json")
 
 
+def test_what_a_probe_could_not_measure_is_assumed(tmp_path: Path) -> None:
+    file = tmp_path / "probe.json"
+    file.write_text('{"m": [{"domain": "d", "signal": null, "mean_tokens": NaN, "pass_at_1": 0}]}')
+    assert read_probe(file) == {"d": {"domain": "d", "pass_at_1": 0}}
+
+
 def load(pass_1: float, pass_k: float, name: str = "d") -> DomainLoad:
     return DomainLoad(
         name, 0.25, 8, 10.0, (5.0, 9.0), 0.0, 1.0, 0.5, 0.0, pass_at_1=pass_1, pass_at_k=pass_k

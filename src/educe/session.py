@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from educe.core.protocols import Domain
 from educe.core.types import JSON, Group, TaskRequest
 from educe.domains.registry import load_domain, resolve
 from educe.evaluation.runner import Limits
+from educe.preflight.devices import num_cores
 from educe.preflight.plan import bundle_of
 from educe.preparation import open_prefetch
 from educe.rollout.integrity import check_integrity
@@ -61,10 +61,12 @@ def eval_limits(
 
 
 def set_threads(threads: int) -> None:
-    """Give torch its CPU threads; 0 is one per core."""
+    """Give torch its CPU threads; 0 is one per core that this process may use."""
     import torch
 
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    if threads < 0:
+        raise EduceError(f"threads must be 0 (one per core) or more, got {threads}")
+    torch.set_num_threads(threads or num_cores())
 
 
 @dataclass(slots=True)

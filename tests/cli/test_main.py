@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import educe
 from educe.cli import main as cli
 from educe.cli.main import VERBS, main
 from educe.core.errors import RecipeError
+from educe.core.strict_json import strict_json
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +69,11 @@ def test_errors_are_plain_and_exit_2() -> None:
     [
         (RecipeError("wrong"), 2, "educe: wrong\n"),
         (KeyboardInterrupt(), 130, "educe: stopped\n"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.txt"),
+            2,
+            "educe: cannot use rows.txt: No such file or directory\n",
+        ),
     ],
 )
 def test_exit_status(
@@ -84,6 +92,18 @@ def test_exit_status(
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.parametrize("error", [OSError("nothing known"), OSError(errno.EIO, "broken", "disk")])
+def test_a_fault_of_ours_keeps_its_traceback(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "build_parser", fail)
+    with pytest.raises(OSError, match=str(error.strerror or error)):
+        main(["explain"])
+
+
 def test_values_are_replaced_before_and_behind_an_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -96,6 +116,40 @@ def test_values_are_replaced_before_and_behind_an_option(
         assert words[-1] in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.build_parser("doctor").parse_args(["doctor", "a=b"])
+
+
+@pytest.mark.parametrize("verb", ["train", "explain", "plan", "probe", "rollout", "profile", "eval",
+                                  "forgetting", "quickstart"])  # fmt: skip
+def test_every_verb_that_reads_a_recipe_replaces_values(verb: str) -> None:
+    words = {
+        "eval": ["m", "--recipe", "r.toml"],
+        "forgetting": ["a", "b", "--recipe", "r.toml", "--out", "o"],
+        "quickstart": [],
+    }.get(verb, ["r.toml"])
+    parsed = cli.build_parser(verb).parse_args([verb, *words, "rl.steps=1"])
+    assert parsed.overrides == ["rl.steps=1"]
+
+
+def test_no_verb_prints_what_json_has_no_word_for() -> None:
+    folder = Path(cli.__file__).parent
+    loose = [f.name for f in folder.glob("*.py") if "print(json.dumps(" in f.read_text()]
+    assert set(loose) <= {"sandbox.py"}  # its numbers are measured and finite
+    told = strict_json({"a": math.nan, "b": [math.inf, 1.5, None], 3: ("x",)})
+    assert json.loads(told) == {"a": None, "b": [None, 1.5, None], "3": ["x"]}
+
+
+def test_probing_tells_what_nobody_could_judge(capsys: pytest.CaptureFixture[str]) -> None:
+    from educe.cli.probe import Probe, _show
+
+    lost = Probe("lost", math.nan, math.nan, math.nan, math.nan, 5.0, 0.0, 8)
+    _show("m", [lost, Probe("good", 0.25, 0.5, 0.5, 0.25, 5.0, 0.0, 0)], 4)
+    text = capsys.readouterr().out
+    assert "nan" not in text and text.index("good") < text.index("lost")
+    assert "mean pass@1 25.0%, pass@4 50.0%" in text
+    for words in (["--tasks", "0"], ["--samples", "-1"]):
+        assert main(["probe", "quickstart", *words]) == 2
+    assert main(["rollout", "quickstart", "--domains", "0"]) == 2
+    assert "must be at least 1" in capsys.readouterr().err
 
 
 def test_plain_and_json_choose_what_train_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,9 @@ def test_the_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["id"] == item
     label = ["safety", "label", str(file), item, "1", "--rater", "anna", "--category", "insult"]
     assert main(label) == 0
+    assert capsys.readouterr().out == f"{item}: harm 1 by anna\n"
+    assert main([*label, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"item": item, "rater": "anna", "harm": 1.0}
     assert main(["safety", "pending", str(file), "--rater", "anna"]) == 0
     assert capsys.readouterr().out == ""
     assert main(["safety", "export", str(file)]) == 0
@@ -65,3 +68,31 @@ def test_training_a_classifier_and_using_it(
     own.write_text("{}\n")
     assert main(["safety", "train", "--out", str(out), "--rows", str(own)]) == 2
     assert "own.jsonl:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["review", "FILE"],
+        ["pending", "FILE", "--rater", "a"],
+        ["label", "FILE", "x", "0", "--rater", "a"],
+        ["export", "FILE"],
+        ["train", "--out", "x.npz", "--rows", "FILE"],
+    ],
+)
+def test_a_missing_file_is_said(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "none.jsonl")
+    assert main(["safety", *(missing if w == "FILE" else w for w in words)]) == 2
+    assert missing in capsys.readouterr().err
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_wrong_input_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = tmp_path / "x.bin"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert main(["safety", "review", str(binary)]) == 2
+    assert "not UTF-8 text" in capsys.readouterr().err
+    assert main(["safety", "report", "--fpr", "2"]) == 2
+    assert "--fpr is a share" in capsys.readouterr().err

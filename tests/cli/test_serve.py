@@ -38,6 +38,9 @@ def test_refusals_come_before_the_model(
     assert "there is no file" in refusal(capsys, "--review", "--review-words", "none.txt")
     monkeypatch.setenv("EDUCE_SERVE_TOKEN", "short")
     assert "16 characters" in refusal(capsys)
+    monkeypatch.delenv("EDUCE_SERVE_TOKEN")
+    assert "choose another --port" in refusal(capsys, "--port", "70000")
+    assert "threads must be 0" in refusal(capsys, "--port", "0", "--threads", "-1")
 
 
 def test_an_unknown_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,9 @@ def test_one_model_and_what_the_command_line_replaces(recipe: Path, capsys):
     assert "# some on small" in text and "Macro score 83.3 [" in text
     assert {(r.num_samples, r.temperature) for r in opened[0].requests} == {(2, 0.8)}
     assert len(opened[0].requests) == 24
+    words = ("some", "eval.tasks_per_domain=7", "--recipe", str(recipe))
+    assert run_command(command(*words), opener(opened)) == 0
+    assert len(opened[1].requests) == 14
 
 
 @pytest.mark.parametrize(

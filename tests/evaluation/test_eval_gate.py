@@ -135,6 +135,9 @@ def test_policies_are_read_and_refused(tmp_path: Path):
         ('targets = "a"', "list of names"),
         ('targets = ["a"]\n[guardrails]\nb = 0', "margins must lie"),
         ('targets = ["a"]\nalpha = 2', "alpha must lie"),
+        ('targets = ["a"]\nalpha = "x"', "alpha must be a number, got 'x'"),
+        ('targets = ["a"]\nguardrails = 3', "must be a table"),
+        ('targets = ["a"]\n[guardrails]\nb = "x"', "guardrails.b must be a number"),
         ("targets = [", "cannot read the policy"),
     ):
         path.write_text(text)

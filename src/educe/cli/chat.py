@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 
@@ -24,6 +25,7 @@ def add_parser(subparsers: Any) -> None:
 
 def handler(arguments: argparse.Namespace) -> int:
     """Read lines until end of file or /quit; /reset starts a new conversation."""
+    from educe.core.errors import EduceError
     from educe.core.protocols import GenerateRequest, SamplingParameters
     from educe.core.seeds import derive
     from educe.core.types import Message
@@ -32,9 +34,14 @@ def handler(arguments: argparse.Namespace) -> int:
     from educe.observability.terminal_text import printable
     from educe.session import model_of, set_threads
 
+    if arguments.temperature < 0 or arguments.max_tokens < 1:
+        raise EduceError(
+            f"--temperature must be at least 0 and --max-tokens at least 1, got "
+            f"{arguments.temperature:g} and {arguments.max_tokens}"
+        )
     set_threads(0)
     name, label = model_of(arguments.model)
-    model = load(name)
+    model = load(name, announce=partial(print, file=sys.stderr))
     chat = chat_format(model, system_prompt=arguments.system)
     engine = EmbeddedEngine(model, stop_token_ids=chat.stop_token_ids, decode=chat.decode)
     is_terminal = sys.stdin.isatty()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
 import platform
 import shutil
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from educe.core.strict_json import strict_json
 from educe.core.types import JSON
 
 # What each extra brings, and what it is for.
@@ -44,7 +43,7 @@ def handler(arguments: argparse.Namespace) -> int:
     """Print the report; 1 when something that educe cannot do without is missing."""
     report = examine()
     if arguments.json:
-        print(json.dumps(report, indent=2))
+        print(strict_json(report, indent=2))
     else:
         print("\n".join(_lines(report)))
     return 1 if report["missing"] else 0
@@ -53,6 +52,7 @@ def handler(arguments: argparse.Namespace) -> int:
 def examine() -> dict[str, JSON]:
     """Return the machine's offer as JSON-able data."""
     from educe.models.packaged_weights import PACKAGED, is_ready, packaged_folder
+    from educe.preflight.devices import num_cores
     from educe.preflight.machine import memory_of
 
     total, free, _ = memory_of("cpu")
@@ -69,13 +69,6 @@ def examine() -> dict[str, JSON]:
         "sandbox": _sandbox(),
         "models": {name: is_ready(packaged_folder(name)) for name in PACKAGED},
     }
-
-
-def num_cores() -> int:
-    """Return the cores that this process may use (a container may have fewer than the machine)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _device() -> str:

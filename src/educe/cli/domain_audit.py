@@ -10,6 +10,7 @@ from typing import Any
 
 from educe.core.errors import EduceError
 from educe.core.protocols import Services
+from educe.core.strict_json import strict_json
 from educe.domains import registry
 
 
@@ -87,7 +88,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.save is not None:
         arguments.save.parent.mkdir(parents=True, exist_ok=True)
         arguments.save.write_text(
-            json.dumps(baseline_json(audits), indent=1, ensure_ascii=False), encoding="utf-8"
+            strict_json(baseline_json(audits), indent=1, ensure_ascii=False), encoding="utf-8"
         )
     if arguments.json:
         raw = {
@@ -95,7 +96,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             "leaks": [leak.to_json() for leak in leaks],
             "problems": problems,
         }
-        print(json.dumps(raw, indent=2, ensure_ascii=False))
+        print(strict_json(raw, indent=2, ensure_ascii=False))
     else:
         for problem in problems:
             print(f"FAILED  {problem}")
@@ -165,7 +166,7 @@ def _print(raw: dict[str, Any], as_json: bool) -> int:
     import time
 
     if as_json:
-        print(json.dumps(raw, indent=2, ensure_ascii=False))
+        print(strict_json(raw, indent=2, ensure_ascii=False))
         return 0
     limit = f" of {raw['max_looks']}" if raw["max_looks"] else ""
     print(

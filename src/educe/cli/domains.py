@@ -13,6 +13,7 @@ from educe.cli.domain_audit import add_audit_actions
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
 from educe.core.protocols import DomainSpec, Services
+from educe.core.strict_json import strict_json
 from educe.core.types import JSON, Split
 from educe.domains import registry
 
@@ -133,7 +134,7 @@ def _show(arguments: argparse.Namespace) -> int:
         "demonstration_score": score,
     }
     if arguments.json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(strict_json(report, indent=2, ensure_ascii=False))
         return 0
     for name, value in report["spec"].items():
         print(f"{name:22} {' '.join(value) if isinstance(value, tuple) else value}")
@@ -176,7 +177,7 @@ def _check(arguments: argparse.Namespace) -> int:
         rows = [
             {**r.to_json(), "is_same_in_other_process": r.name not in differing} for r in reports
         ]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(strict_json(rows, indent=2, ensure_ascii=False))
     else:
         for name in differing:
             print(f"FAILED  {name}: another Python process makes other tasks of the same index")
@@ -191,7 +192,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _excluded(arguments: argparse.Namespace) -> int:
     rows = registry.excluded()
     if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print(strict_json(rows, indent=2))
     else:
         _table(("family", "why it is not offered"), rows.items())
     return 0
@@ -245,7 +246,7 @@ def _print_report(report: Any) -> None:
 def _print_specs(specs: Sequence[DomainSpec], arguments: argparse.Namespace) -> int:
     if arguments.json:
         rows = [dataclasses.asdict(spec) for spec in specs]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(strict_json(rows, indent=2, ensure_ascii=False))
         return 0
     _table(
         ("domain", "kind", "floor", "tokens", "description"),

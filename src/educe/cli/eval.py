@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from educe.evaluation.runner import Progress
     from educe.evaluation.sessions import EvalPlan, EvalSession
 
-OpenSession = Callable[[str, str], "AbstractContextManager[EvalSession]"]
+OpenSession = Callable[[str, Any], "AbstractContextManager[EvalSession]"]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,6 +36,8 @@ def add_parser(subparsers: Any) -> None:
         "evaluations continue when --out is the same folder.",
     )
     parser.add_argument("model", metavar="MODEL_OR_RUN", help="model name, model folder or run")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value",
+                        help="replaced values of the recipe")  # fmt: skip
     parser.add_argument("--recipe", help="recipe whose domains and [eval] to use; a suite needs "
                         "none")  # fmt: skip
     parser.add_argument("--against", metavar="OTHER", help="model or run to compare with")
@@ -49,7 +52,11 @@ def add_parser(subparsers: Any) -> None:
 
 def handler(arguments: argparse.Namespace) -> int:
     """Evaluate and print; 0 whatever the numbers say (a gate is another verb)."""
-    from educe.api import open_session
+    from educe import api
+
+    def open_session(model: str, recipe: Any) -> Any:
+        # stdout belongs to the report, also while weights are fetched.
+        return api.open_session(model, recipe, announce=partial(print, file=sys.stderr))
 
     if arguments.suite:
         return suite_command.run_command(arguments, open_session, ProgressLine)
@@ -59,15 +66,17 @@ def handler(arguments: argparse.Namespace) -> int:
 
 def run_command(arguments: argparse.Namespace, open_session: OpenSession) -> int:
     """Do what was asked with sessions from ``open_session(model, recipe)``."""
+    from educe.config.loader import load_recipe
     from educe.evaluation.report.files import to_json_text
     from educe.evaluation.sessions import report_eval
 
-    plan = plan_from(arguments)
+    loaded = load_recipe(arguments.recipe, arguments.overrides)
+    plan = plan_from(arguments, loaded.recipe.eval)
     say = sys.stderr
     before = None
     if arguments.against:
-        before = _evaluate(arguments, open_session, arguments.against, "before", plan, say)
-    after = _evaluate(arguments, open_session, arguments.model, "after", plan, say)
+        before = _evaluate(arguments, open_session(arguments.against, loaded), "before", plan, say)
+    after = _evaluate(arguments, open_session(arguments.model, loaded), "after", plan, say)
     if before is not None and before.label == after.label:
         before, after = _told_apart(before, after, arguments)
     report, paths = report_eval(
@@ -79,15 +88,13 @@ def run_command(arguments: argparse.Namespace, open_session: OpenSession) -> int
     return 0
 
 
-def plan_from(arguments: argparse.Namespace) -> EvalPlan:
-    """Return the recipe's [eval] with what the command line replaces.
+def plan_from(arguments: argparse.Namespace, settings: EvalSettings) -> EvalPlan:
+    """Return the recipe's [eval] with what the options replace.
 
     Raises EduceError for a number that cannot be.
     """
-    from educe.config.loader import load_recipe
     from educe.evaluation.sessions import EvalPlan
 
-    settings: EvalSettings = load_recipe(arguments.recipe).recipe.eval
     plan = EvalPlan(
         tasks_per_domain=_chosen(arguments.tasks, settings.tasks_per_domain),
         samples=_chosen(arguments.samples, settings.samples),
@@ -113,15 +120,14 @@ def _chosen(given: Any, otherwise: Any) -> Any:
 
 def _evaluate(
     arguments: argparse.Namespace,
-    open_session: OpenSession,
-    model: str,
+    opened: AbstractContextManager[EvalSession],
     side: str,
     plan: EvalPlan,
     say: TextIO,
 ) -> EvalResult:
     from educe.evaluation.sessions import run_eval
 
-    with open_session(model, arguments.recipe) as session:
+    with opened as session:
         line = ProgressLine(session.label, say)
         result = run_eval(session, plan, out=arguments.out, name=side, progress=line)
         line.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
+
+from educe.core.strict_json import strict_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,7 +30,7 @@ def handler(arguments: argparse.Namespace) -> int:
 
     told, problems = explain(load_recipe(arguments.recipe, arguments.overrides))
     if arguments.json:
-        print(json.dumps(told, indent=2, default=str))
+        print(strict_json(told, indent=2, default=str))
     elif problems:  # alone: a page of settings around them would hide them
         for problem in problems:
             print(f"educe: {problem}", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from educe.core.errors import EduceError
 
 if TYPE_CHECKING:
+    from educe.config.settings import Recipe
     from educe.evaluation.forgetting_study import ReadLeniently
 
 OpenModel = Callable[[str], AbstractContextManager[Any]]
@@ -28,6 +29,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("before", metavar="BASE", help="model or run to compare with")
     parser.add_argument("after", metavar="CHECKPOINT", help="model or run to look at")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--recipe", required=True, help="recipe whose domains to look at")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder of the board"
@@ -46,9 +48,18 @@ def add_parser(subparsers: Any) -> None:
 
 def handler(arguments: argparse.Namespace) -> int:
     """Make the board; 1 when a domain was lost."""
-    from educe.api import open_session
+    from functools import partial
 
-    return run_command(arguments, lambda model: open_session(model, arguments.recipe), _readers)
+    from educe.api import open_session
+    from educe.config.loader import load_recipe
+
+    loaded = load_recipe(arguments.recipe, arguments.overrides)
+    say = partial(print, file=sys.stderr)  # stdout belongs to the board
+    return run_command(
+        arguments,
+        lambda model: open_session(model, loaded, announce=say),
+        lambda _: _readers(loaded.recipe),
+    )
 
 
 def run_command(
@@ -93,18 +104,17 @@ def run_command(
     return 1 if run.board.lost else 0
 
 
-def _readers(arguments: argparse.Namespace) -> AbstractContextManager[ReadLeniently | None]:
+def _readers(recipe: Recipe) -> AbstractContextManager[ReadLeniently | None]:
     """Return a context with a reader that tries every plausible reading of a wrong answer."""
     from contextlib import contextmanager
 
     from educe.baseline import best_reading
-    from educe.config.loader import load_recipe
     from educe.rollout.scoring import ScoringPool
     from educe.session import resolved_domains
 
     @contextmanager
     def opened() -> Any:
-        settings, domains = resolved_domains(load_recipe(arguments.recipe).recipe)
+        settings, domains = resolved_domains(recipe)
         with ScoringPool(settings) as pool:
 
             def read(task: Any, trajectory: Any) -> Any:

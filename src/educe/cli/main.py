@@ -11,6 +11,7 @@ Exit status: 0 done, 1 the verb says no (a failed check), 2 an error of the user
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -42,6 +43,15 @@ VERBS = {
     "convert": "write a run's weights as an ordinary model folder",
     "doctor": "what this machine offers: cores, memory, device, extras",
 }
+
+
+# A file or folder that is not as the command needs it; other system errors are faults of ours.
+_USERS_FILES = frozenset(
+    {
+        errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST,
+        errno.ENOTEMPTY, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG,
+    }
+)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,6 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (head, less) has gone; point stdout elsewhere so that exit stays quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in _USERS_FILES or error.filename is None:
+            raise
+        print(f"educe: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:

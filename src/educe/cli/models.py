@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
+from functools import partial
 from typing import Any
+
+from educe.core.strict_json import strict_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -25,13 +28,18 @@ def handler(arguments: argparse.Namespace) -> int:
     if arguments.action == "fetch":
         from educe.models.load import find_folder
 
-        print(find_folder(arguments.name))
+        folder = find_folder(arguments.name, announce=partial(print, file=sys.stderr))
+        told = {"name": arguments.name, "folder": str(folder)}
+        print(strict_json(told) if arguments.json else folder)
         return 0
     from educe.models.architectures import read_shape
     from educe.models.load import find_folder
 
-    shape = read_shape(find_folder(arguments.name))
-    print(json.dumps({"name": arguments.name, "supported": True, "shape": str(shape)}))
+    shape = read_shape(find_folder(arguments.name, announce=partial(print, file=sys.stderr)))
+    if arguments.json:
+        print(strict_json({"name": arguments.name, "supported": True, "shape": str(shape)}))
+    else:
+        print(f"{arguments.name}: supported, {shape}")
     return 0
 
 
@@ -51,7 +59,7 @@ def _list(as_json: bool) -> int:
         for m in PACKAGED.values()
     ]
     if as_json:
-        print(json.dumps({"packaged": rows, "architectures": dict(SUPPORTED)}))
+        print(strict_json({"packaged": rows, "architectures": dict(SUPPORTED)}))
         return 0
     for row in rows:
         where = row["cached"] or f"not here yet ({row['download_mb']} MB to fetch)"

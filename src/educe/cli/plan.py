@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from educe.core.strict_json import strict_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -50,5 +51,5 @@ def handler(arguments: argparse.Namespace) -> int:
         refresh=arguments.refresh,
         announce=lambda line: print(line, file=sys.stderr),
     )
-    print(json.dumps(told, indent=1) if arguments.json else render(told))
+    print(strict_json(told, indent=1) if arguments.json else render(told))
     return 0 if told["fits"] else 1

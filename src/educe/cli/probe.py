@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from educe.core.errors import EduceError
+from educe.core.strict_json import strict_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,18 @@ def handler(arguments: argparse.Namespace) -> int:
     from educe.api import as_loaded
     from educe.preflight import preflight
 
+    if arguments.tasks < 1 or arguments.samples < 1:
+        raise EduceError(
+            f"--tasks and --samples must be at least 1, got {arguments.tasks} and "
+            f"{arguments.samples}"
+        )
     loaded = as_loaded(arguments.recipe, arguments.overrides)
     preflight(loaded)
     models = arguments.model or [loaded.recipe.model.name]
     found = {model: probe_model(loaded, model, arguments) for model in models}
-    ranked = sorted(found, key=lambda m: -_mean([p.headroom for p in found[m]]))
+    ranked = sorted(found, key=lambda m: -_known_mean([p.headroom for p in found[m]], 0.0))
     if arguments.json:
-        print(json.dumps({m: [asdict(p) for p in found[m]] for m in ranked}))
+        print(strict_json({m: [asdict(p) for p in found[m]] for m in ranked}))
     else:
         for model in ranked:
             _show(model, found[model], arguments.samples)
@@ -177,6 +184,16 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
+def _known_mean(values: Sequence[float], otherwise: float = math.nan) -> float:
+    """Return the mean of what was measured; domains without any scored sample are NaN."""
+    known = [v for v in values if not math.isnan(v)]
+    return _mean(known) if known else otherwise
+
+
+def _share(value: float, form: str = ".0%") -> str:
+    return "-" if math.isnan(value) else format(value, form)
+
+
 def _show(model: str, probes: list[Probe], samples: int) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -185,12 +202,12 @@ def _show(model: str, probes: list[Probe], samples: int) -> None:
     table.add_column("domain", overflow="fold")
     for name in ("pass@1", f"pass@{samples}", "signal", "tokens", "cut", "unscored"):
         table.add_column(name, justify="right")
-    for p in sorted(probes, key=lambda p: -p.signal):
+    for p in sorted(probes, key=lambda p: 1.0 if math.isnan(p.signal) else -p.signal):
         table.add_row(
             p.domain,
-            f"{p.pass_at_1:.0%}",
-            f"{p.pass_at_k:.0%}",
-            f"{p.signal:.0%}",
+            _share(p.pass_at_1),
+            _share(p.pass_at_k),
+            _share(p.signal),
             f"{p.mean_tokens:.0f}",
             f"{p.truncated:.0%}",
             str(p.unscored),
@@ -199,7 +216,8 @@ def _show(model: str, probes: list[Probe], samples: int) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     console.print(
-        f"mean pass@1 {_mean([p.pass_at_1 for p in probes]):.1%}, "
-        f"pass@{samples} {_mean([p.pass_at_k for p in probes]):.1%}, groups with signal "
-        f"{_mean([p.signal for p in probes]):.1%}. Domains between 10 and 80 % teach most."
+        f"mean pass@1 {_share(_known_mean([p.pass_at_1 for p in probes]), '.1%')}, "
+        f"pass@{samples} {_share(_known_mean([p.pass_at_k for p in probes]), '.1%')}, groups with "
+        f"signal {_share(_known_mean([p.signal for p in probes]), '.1%')}. Domains between 10 and "
+        "80 % teach most."
     )

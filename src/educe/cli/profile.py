@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from educe.core.strict_json import strict_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -45,7 +46,7 @@ def handler(arguments: argparse.Namespace) -> int:
     )
     draw_timeline(found, arguments.out)
     if arguments.json:
-        print(json.dumps({**found.to_json(), "picture": str(arguments.out)}))
+        print(strict_json({**found.to_json(), "picture": str(arguments.out)}))
     else:
         show(found)
         print(f"timeline: {arguments.out}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
+
+from educe.core.errors import EduceError
+from educe.core.strict_json import strict_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,6 +31,11 @@ def handler(arguments: argparse.Namespace) -> int:
     from educe.session import resolved_bundles
     from educe.trainers.credit import credit_group
 
+    if arguments.domains < 1 or arguments.samples < 0:
+        raise EduceError(
+            f"--domains must be at least 1 and --samples at least 0, got {arguments.domains} and "
+            f"{arguments.samples}"
+        )
     loaded = as_loaded(arguments.recipe, arguments.overrides)
     preflight(loaded)
     recipe = loaded.recipe
@@ -44,7 +51,7 @@ def handler(arguments: argparse.Namespace) -> int:
             else:
                 show_group(session.chat, credit)
     if arguments.json:
-        print(json.dumps(rows))
+        print(strict_json(rows))
     return 0
 
 

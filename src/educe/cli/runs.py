@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from educe.core.errors import EduceError, RecipeError, did_you_mean
+from educe.core.strict_json import strict_json
 from educe.core.types import JSON, Verdict
 from educe.observability.history import History
 from educe.observability.metric_names import HEADLINES
@@ -108,18 +107,7 @@ def _run_folders(runs_folder: str | Path) -> list[Path]:
 
 
 def _print_json(value: JSON) -> None:
-    print(json.dumps(_finite(value), indent=1, default=str))
-
-
-def _finite(value: JSON) -> JSON:
-    """Replace what JSON has no word for: NaN and infinities become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return value
+    print(strict_json(value, indent=1, default=str))
 
 
 def _console() -> Console:

@@ -6,9 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from educe.core.errors import EduceError
+from educe.core.strict_json import strict_json
+
+if TYPE_CHECKING:
+    from educe.rewards.review.queue import ReviewQueue
 
 
 def add_parser(subparsers: Any) -> None:
@@ -60,10 +64,18 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def _check_rate(rate: float) -> None:
+    if not 0 < rate < 1:
+        raise EduceError(f"--fpr is a share of harmless texts, in (0, 1); got {rate:g}")
+
+
 def _train(arguments: argparse.Namespace) -> int:
     from educe.evaluation.safety.labelled import HARMFUL_FROM, PYRIT, labelled_responses
     from educe.rewards.review.classifier import fit_classifier
 
+    _check_rate(arguments.fpr)
+    if arguments.rows is not None and not arguments.rows.is_file():
+        raise EduceError(f"--rows: there is no file {arguments.rows}")  # before anything is fetched
     rows = [(r.response, int(r.is_harmful), r.objective) for r in labelled_responses(_say)]
     num_own = 0
     if arguments.rows is not None:
@@ -85,7 +97,7 @@ def _train(arguments: argparse.Namespace) -> int:
     )
     fitted.save(arguments.out)
     facts = {**fitted.facts, "threshold": fitted.threshold, "file": str(arguments.out)}
-    print(json.dumps(facts, indent=2) if arguments.json else f"{arguments.out}: {facts}")
+    print(strict_json(facts, indent=2) if arguments.json else f"{arguments.out}: {facts}")
     return 0
 
 
@@ -106,6 +118,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from educe.evaluation.safety.labelled import labelled_responses, listed_words
     from educe.rewards.review.words import WordList
 
+    _check_rate(arguments.fpr)
     report = detection_report(
         labelled_responses(_say),
         WordList(listed_words(_say)),
@@ -113,7 +126,7 @@ def _report(arguments: argparse.Namespace) -> int:
         announce=_say,
     )
     if arguments.json:
-        print(json.dumps(report.to_json(), indent=2))
+        print(strict_json(report.to_json(), indent=2))
         return 0
     print(
         f"{report.num_responses} labelled responses, {report.num_objectives} objectives, "
@@ -141,6 +154,7 @@ def _review(arguments: argparse.Namespace) -> int:
     from educe.config.review_settings import ReviewSettings
     from educe.rewards.review import build_reviewer
 
+    text = _text(arguments.file)
     layers = ["rules", "injection", "code"]
     layers += ["words"] if arguments.words else []
     layers += ["classifier"] if arguments.classifier else []
@@ -150,15 +164,21 @@ def _review(arguments: argparse.Namespace) -> int:
         words=arguments.words,
         classifier=arguments.classifier,
     )
-    text = sys.stdin.read() if arguments.file is None else arguments.file.read_text("utf-8")
     review = build_reviewer(settings).review(text)
     if arguments.json:
-        print(json.dumps(review.to_json(), indent=2))
+        print(strict_json(review.to_json(), indent=2))
     else:
         for f in sorted(review.findings, key=lambda f: -f.severity):
             print(f"{f.severity:.2f}  {f.layer}/{f.rule}  {f.start}-{f.end}  {f.detail}")
         print("unsafe" if review.is_unsafe else "nothing from the threshold up")
     return int(review.is_unsafe)
+
+
+def _text(file: Path | None) -> str:
+    try:
+        return sys.stdin.read() if file is None else file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise EduceError(f"{file or 'standard input'}: not UTF-8 text ({error})") from error
 
 
 def _words(arguments: argparse.Namespace) -> int:
@@ -168,35 +188,48 @@ def _words(arguments: argparse.Namespace) -> int:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     head = f"# {WORD_LIST.requirement}, MIT\n"
     arguments.out.write_text(head + "\n".join(words) + "\n", encoding="utf-8")
-    print(f"{arguments.out}: {len(words)} entries")
+    facts = {"file": str(arguments.out), "entries": len(words)}
+    print(strict_json(facts) if arguments.json else f"{arguments.out}: {len(words)} entries")
     return 0
 
 
-def _pending(arguments: argparse.Namespace) -> int:
+def _opened(path: Path) -> ReviewQueue:
+    """Return the queue of a file that is there: reading a misspelt name would tell of no work."""
     from educe.rewards.review.queue import ReviewQueue
 
-    for item in ReviewQueue(arguments.queue).pending(arguments.rater, overlap=arguments.overlap):
+    if not path.is_file():
+        raise EduceError(
+            f"there is no review queue {path}; `educe serve … --review --review-queue FILE` fills "
+            "one, and so does educe.rewards.review.ReviewQueue(FILE).add"
+        )
+    return ReviewQueue(path)
+
+
+def _pending(arguments: argparse.Namespace) -> int:
+    for item in _opened(arguments.queue).pending(arguments.rater, overlap=arguments.overlap):
         row = {"id": item.id, "prompt": [m.to_json() for m in item.prompt], "text": item.text}
-        print(json.dumps(row, ensure_ascii=False))
+        print(strict_json(row, ensure_ascii=False))
     return 0
 
 
 def _label(arguments: argparse.Namespace) -> int:
-    from educe.rewards.review.queue import ReviewQueue
-
-    ReviewQueue(arguments.queue).label(
+    _opened(arguments.queue).label(
         arguments.item,
         arguments.rater,
         arguments.harm,
         categories=arguments.category,
         note=arguments.note,
     )
+    told = {"item": arguments.item, "rater": arguments.rater, "harm": arguments.harm}
+    print(
+        strict_json(told)
+        if arguments.json
+        else f"{arguments.item}: harm {arguments.harm:g} by {arguments.rater}"
+    )
     return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from educe.rewards.review.queue import ReviewQueue
-
-    for row in ReviewQueue(arguments.queue).export(min_raters=arguments.min_raters):
-        print(json.dumps(row, ensure_ascii=False))
+    for row in _opened(arguments.queue).export(min_raters=arguments.min_raters):
+        print(strict_json(row, ensure_ascii=False))
     return 0

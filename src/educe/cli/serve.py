@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from educe.core.errors import EduceError
+from educe.core.strict_json import strict_json
 
 if TYPE_CHECKING:
     from educe.serving.review_gate import ReviewGate
@@ -86,7 +87,12 @@ def _application(
     folder, label = model_of(arguments.model)
     if arguments.exact and arguments.dtype != "float32":
         raise EduceError("--exact needs --dtype float32")
-    model = load(folder, dtype=arguments.dtype, device=arguments.device)
+    model = load(
+        folder,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        announce=partial(print, file=sys.stderr),
+    )
     name = arguments.name or label
     settings = ServeSettings(
         name,
@@ -109,7 +115,7 @@ def _say(
     layers = [] if gate is None else [layer.name for layer in gate.reviewer.layers]
     if arguments.json:
         told = {"url": url, "model": name, "token": bool(token), "review": layers}
-        print(json.dumps(told), flush=True)
+        print(strict_json(told), flush=True)
         return
     needs = "clients need the token" if token else "this machine's programs only, no token"
     print(f"{name}: {url} ({needs})")

@@ -126,10 +126,11 @@ def parse_option(text: str) -> tuple[str, str, Any]:
 
 
 def _recipe(arguments: argparse.Namespace) -> Recipe:
-    from educe.config.loader import load_recipe
-    from educe.config.settings import Recipe
+    from educe.config.loader import load_recipe, recipe_from_values
 
-    return load_recipe(arguments.recipe).recipe if arguments.recipe else Recipe()
+    if arguments.recipe:
+        return load_recipe(arguments.recipe, arguments.overrides).recipe
+    return recipe_from_values({}, arguments.overrides, "the command line").recipe
 
 
 def _run(

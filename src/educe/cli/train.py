@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
+
+from educe.core.strict_json import strict_json
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,7 +42,7 @@ def handler(arguments: argparse.Namespace) -> int:
         live=False if arguments.json else "plain" if arguments.plain else True,
     )
     if arguments.json:
-        print(json.dumps(_as_json(result)))
+        print(strict_json(_as_json(result)))
     else:
         _show(result)
     return 130 if result.status == "stopped" else 0
@@ -61,9 +62,7 @@ def _show(result: Any) -> None:
     if result.evaluation is not None:
         from educe.evaluation.report import to_markdown
 
-        text = to_markdown(result.evaluation)
-        head, _, _ = text.partition("\n## Answers")
-        print(head)
+        print(to_markdown(result.evaluation, examples_per_domain=0))
     print(f"run folder: {result.folder}")
     if result.status == "done":
         print(f"read it:   educe runs show {result.folder}")

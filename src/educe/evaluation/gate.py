@@ -84,12 +84,21 @@ def read_policy(path: Path) -> Policy:
     targets = raw.get("targets", [])
     if not isinstance(targets, list) or not all(isinstance(t, str) for t in targets):
         raise EduceError(f"{path}: targets must be a list of names, got {targets!r}")
+    guardrails = raw.get("guardrails", {})
+    if not isinstance(guardrails, dict):
+        raise EduceError(f"{path}: [guardrails] must be a table of name = margin")
     return Policy(
         tuple(targets),
-        {str(k): float(v) for k, v in raw.get("guardrails", {}).items()},
-        float(raw.get("alpha", 0.05)),
-        float(raw.get("max_lost", 0.05)),
+        {name: _number(path, f"guardrails.{name}", v) for name, v in guardrails.items()},
+        _number(path, "alpha", raw.get("alpha", 0.05)),
+        _number(path, "max_lost", raw.get("max_lost", 0.05)),
     )
+
+
+def _number(path: Path, key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EduceError(f"{path}: {key} must be a number, got {value!r}")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)

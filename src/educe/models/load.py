@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 
-from educe.core.errors import EduceError, MissingExtraError, UnsupportedModelError
+from educe.core.errors import (
+    EduceError,
+    MissingExtraError,
+    UnsupportedModelError,
+    did_you_mean,
+)
 from educe.models.activations import Shelf, recompute_layers, shelf_for
 from educe.models.architectures import refuse_unsupported
 from educe.models.chat import ChatFormat
@@ -94,9 +99,19 @@ def find_folder(name: str, *, allow_hub: bool = False, announce: Announce = prin
     if allow_hub:
         return _from_hub(name)
     raise EduceError(
-        f"model {name!r} is no local folder and no packaged model (known: {', '.join(PACKAGED)}). "
-        "Pass a Hugging Face folder, or set model.allow_hub=true to try the hub"
+        f"model {name!r} is no local folder and no packaged model (known: {', '.join(PACKAGED)})."
+        f"{_near(name)} Pass a Hugging Face folder or a run's, or set model.allow_hub=true to try "
+        "the hub"
     )
+
+
+def _near(name: str) -> str:
+    """Return a hint at a packaged model or at a folder beside where ``name`` was looked for."""
+    path = Path(name).expanduser()
+    known = list(PACKAGED)
+    if path.parent.is_dir():
+        known += [folder.name for folder in path.parent.iterdir() if folder.is_dir()]
+    return did_you_mean(path.name, known)
 
 
 def _from_hub(name: str) -> Path:

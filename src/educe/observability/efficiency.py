@@ -134,12 +134,12 @@ def _value(row: MetricRow, name: str, other: Any) -> Any:
 def efficiency_text(found: Efficiency) -> str:
     """Return one line, e.g. for ``educe runs show``."""
     rates = [
-        (found.per_1000_rollouts, "1,000 rollouts"),
-        (found.per_million_tokens, "million tokens"),
-        (found.per_hour, "hour"),
-        (found.per_currency, "unit of currency"),
+        (found.per_1000_rollouts, "per 1,000 rollouts"),
+        (found.per_million_tokens, "per million tokens"),
+        (found.per_hour, "per hour"),
+        (found.per_currency, "per unit of currency"),
     ]
-    told = ", ".join(f"{rate:+.3g} a {name}" for rate, name in rates if rate is not None)
+    told = ", ".join(f"{rate:+.3g} {name}" for rate, name in rates if rate is not None)
     return f"{found.points:+.1f} points over {found.num_domains} domains: {told or 'nothing spent'}"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from educe.core.errors import EduceError
+from educe.core.strict_json import finite
 from educe.preflight.plan import DomainPlan, Plan
 
 # Where nothing was probed: completions take this part of their limit, evenly spread up to it, and
@@ -116,7 +117,11 @@ def read_probe(file: Path, model: str = "") -> dict[str, dict[str, Any]]:
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
         probes = raw[model] if model else next(iter(raw.values()))
-        return {probe["domain"]: dict(probe) for probe in probes}
+        # What could not be measured (a domain without a scored sample) is null, and assumed.
+        return {
+            probe["domain"]: {k: v for k, v in finite(probe).items() if v is not None}
+            for probe in probes
+        }
     except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
         known = f" with {model!r}" if model else ""
         raise EduceError(

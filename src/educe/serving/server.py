@@ -37,10 +37,10 @@ def listen(host: str, port: int, token: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:
         return socket.create_server((bare, port), family=family, backlog=512)
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # overflow: a port that no socket has
+        why = getattr(error, "strerror", None) or error
         raise EduceError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port "
-            "(0 takes a free one)"
+            f"cannot listen on {host}:{port}: {why}; choose another --port (0 takes a free one)"
         ) from error
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from educe.core.strict_json import strict_json
 from educe.core.types import JSON
 from educe.evaluation.report.content import Report
 from educe.evaluation.report.markdown import to_markdown
@@ -35,17 +34,7 @@ def write_report(report: Report, folder: Path, *, name: str = "report") -> Repor
 
 def to_json_text(value: JSON) -> str:
     """Return strict JSON: numbers that JSON has no word for become null."""
-    return json.dumps(_strict(value), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-
-
-def _strict(value: JSON) -> JSON:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(k): _strict(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(v) for v in value]
-    return value
+    return strict_json(value, indent=1, ensure_ascii=False) + "\n"
 
 
 def write_whole(path: Path, text: str) -> None:

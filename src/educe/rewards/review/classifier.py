@@ -16,6 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,10 +110,10 @@ class TextClassifier:
     def load(path: Path) -> TextClassifier:
         """Read what ``save`` wrote; raises EduceError for anything else."""
         try:
-            with np.load(path, allow_pickle=False) as data:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 meta: dict[str, Any] = json.loads(data["meta"].tobytes())
                 places, values, idf = data["places"], data["weights"], data["idf"]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
             raise EduceError(
                 f"{path} is not a review classifier ({error}); train one with "
                 f"`educe safety train --out FILE`"
