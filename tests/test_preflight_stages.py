@@ -135,6 +135,23 @@ def test_mining_needs_domains(folder: Path) -> None:
         (SFT + "[sft.watch]\nevery = 2\n", "r.toml:7: sft.watch.every: nothing is held out"),
         (SFT + "[sft.watch]\npatience = 2\n", "r.toml:7: sft.watch.patience: nothing is evaluated"),
         (
+            SFT + "[sft.watch]\nkeep_best = false\n",
+            "r.toml:7: sft.watch.keep_best: nothing is evaluated",
+        ),
+        (
+            SFT + "shuffle_buffer = 5\n",
+            "r.toml:6: sft.data.mine.shuffle_buffer: a set that is no stream is shuffled",
+        ),
+        (
+            SFT + "columns = { txt = 'body' }\n",
+            "sft.data.mine.columns.txt: there is no such column to be called otherwise. Did you "
+            "mean 'text'",
+        ),
+        (
+            PREFERENCE + "[preference.mine]\ngroup_size = 4\n",
+            "r.toml:7: preference.mine.group_size: preference.mine.prompts is 0",
+        ),
+        (
             SFT.replace(".mine", '."arithmetic/add/tiny"') + DOMAIN,
             "a domain has the name 'arithmetic/add/tiny', too",
         ),
@@ -177,6 +194,15 @@ def test_mining_needs_domains(folder: Path) -> None:
 )
 def test_refusals(folder: Path, text: str, expected: str) -> None:
     assert expected in refusal(folder, text)
+
+
+def test_rows_that_are_held_out_for_nobody_are_noted(folder: Path) -> None:
+    (folder / "r.toml").write_text(SFT + "eval_fraction = 0.3\n")
+    plan, _ = make_plan(load_recipe(folder / "r.toml"))
+    assert any("sft.data.mine: its held-out rows are not looked at" in n for n in plan.notes)
+    (folder / "r.toml").write_text(SFT + "eval_fraction = 0.3\n[sft.watch]\nevery = 2\n")
+    plan, _ = make_plan(load_recipe(folder / "r.toml"))
+    assert not any("not looked at" in n for n in plan.notes)
 
 
 def test_a_bad_row_is_named_before_the_model_is_loaded(folder: Path) -> None:

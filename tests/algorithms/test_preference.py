@@ -150,6 +150,20 @@ def test_on_policy_distillation_has_the_gradient_of_the_reverse_kl():
     )
 
 
+def test_distillation_weighs_by_a_capped_ratio_and_bounds_the_gap():
+    """r = policy / proximal at most 5, log teacher - log policy within the limit."""
+    policy = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    streams = {
+        "teacher_logprobs": policy.detach() + torch.tensor([2.0, 2.0, -90.0]).double(),
+        "proximal_logprobs": policy.detach() - torch.tensor([3.0, 100.0, 1.0]).double().log(),
+    }
+    segments = Segments(torch.arange(3), 3)
+    out = on_policy_distillation(policy, policy * 0, streams, segments, coefficient=0.5)
+    out.loss_N.sum().backward()
+    # d loss / d log p = -r A: towards what the teacher likes better, away from what it does not.
+    assert policy.grad.tolist() == pytest.approx([-3 * 0.5 * 2, -5 * 0.5 * 2, 0.5 * 20])
+
+
 def test_tokens_the_teacher_did_not_judge_are_left_out():
     policy = tensor(-1.0, -1.0, -1.0).requires_grad_()
     streams = {"teacher_logprobs": tensor(math.nan, -0.5, -1e9)}

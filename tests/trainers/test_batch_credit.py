@@ -241,6 +241,17 @@ def test_filters_and_reports_never_see_the_shaped_reward():
     assert told["trivial_wrong"] == 1
 
 
+@pytest.mark.parametrize("name", ["rloo", "opo", "remax"])
+def test_a_kl_in_the_reward_is_no_signal_of_the_filter(name):
+    """Groups are filtered before anything was measured, by their raw scores alone."""
+    bundle = resolve_bundle(
+        name, {"kl_coefficient": 0.1, "kl_place": "reward", "kl_estimator": "k1"}
+    )
+    greedy = 1 if bundle.needs_greedy else None
+    assert has_raw_signal(group([1, 0], greedy=greedy), bundle)
+    assert not has_raw_signal(group([1, 1], greedy=greedy), bundle)
+
+
 def test_each_domain_may_have_its_own_shaping():
     own = DomainSettings(shaping=ShapingSettings(length=1.0))
     shaper = RewardShaper.of(ShapingSettings(score_weight=2.0), {"a": own, "b": DomainSettings()})

@@ -8,14 +8,53 @@ import numpy as np
 import pytest
 import torch
 
-from educe.algorithms.catalogue import BUNDLES
+from educe.algorithms.catalogue import BUNDLES, Bundle
 from educe.config.settings import OptimizerSettings
 from educe.models.load import LoadedModel, load
 from educe.models.tiny import save_tiny
 from educe.models.value_head import ValueHead
 from educe.rollout.packing import TrainingSample, build_pack, pack_samples
 from educe.trainers.credit import losses_of
-from educe.trainers.step import TrainerState, accumulate_gradients, fill_logprobs, forward_pack
+from educe.trainers.step import (
+    TrainerState,
+    accumulate_gradients,
+    fill_logprobs,
+    forward_pack,
+    optimizer_step,
+)
+
+
+def _with(name, options=(), **changes) -> Bundle:
+    base = BUNDLES[name]
+    return replace(base, name=f"{name} and more", options=(*base.options, *options), **changes)
+
+
+# Every term that a loss may have besides: sequence corrections and drops, KL, entropy, steering.
+TERMS = {
+    bundle.name: bundle
+    for bundle in (
+        _with(
+            "grpo",
+            (("kl_target", 0.1), ("entropy_target", 1.0), ("dual_clip", 3.0)),
+            kl_coefficient=0.1,
+            correction="sequence_mask",
+            importance_floor=0.2,
+            importance_cap=5.0,
+        ),
+        _with(
+            "gspo",
+            (("sequence_drop", 0.1),),
+            kl_coefficient=0.2,
+            kl_estimator="rk3",
+            correction="geometric_mask",
+            importance_floor=0.8,
+            importance_cap=1.25,
+        ),
+        _with("gmpo", correction="sequence_truncated", importance_cap=3.0, entropy_coefficient=0.1),
+        _with("ppo", kl_coefficient=0.1, kl_estimator="k3+", kl_place="loss", correction="icepop"),
+    )
+}
+ALL = BUNDLES | TERMS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +67,7 @@ def make_samples(bundle_names, groups=5, siblings=4, seed=0) -> list[TrainingSam
     rng = np.random.default_rng(seed)
     samples = []
     for group in range(groups):
-        bundle = BUNDLES[bundle_names[group % len(bundle_names)]]
+        bundle = ALL[bundle_names[group % len(bundle_names)]]
         prompt = rng.integers(4, 260, rng.integers(4, 12))
         for _ in range(siblings if group != 1 else 1):
             completion = rng.integers(4, 260, rng.integers(1, 15))
@@ -48,6 +87,9 @@ def make_samples(bundle_names, groups=5, siblings=4, seed=0) -> list[TrainingSam
                 streams |= {n: rng.normal(0, 1, length) for n in ("old_values", "returns")}
             if bundle.needs_reference:
                 streams["reference_logprobs"] = rng.normal(-5.5, 0.3, length)
+            for steered in ("kl", "entropy"):
+                if bundle.option(f"{steered}_target", 0.0):
+                    streams[f"{steered}_coefficient"] = np.full(length, 0.05)
             samples.append(
                 TrainingSample(
                     tokens, mask, streams, group, len(samples), bundle.formula(), bundle.name
@@ -81,10 +123,10 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-@pytest.mark.parametrize("name", sorted(BUNDLES))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_micro_batches_and_shared_prompts_change_nothing(model64, name):
     samples = make_samples([name])
-    bundles = [BUNDLES[name]]
+    bundles = [ALL[name]]
     whole = gradient(model64, samples, 10_000, bundles)
     assert whole.norm() > 0
     for limit in (1, 25, 60, 150):
@@ -118,6 +160,32 @@ def test_a_value_head_beside_the_trunk_leaves_the_policys_gradient_alone(model64
     assert distance(beside[:size], without) <= 1e-12
     assert distance(below[:size], without) > 1e-3
     assert torch.equal(beside[size:], below[size:]) and beside[size:].norm() > 0
+
+
+def test_a_large_error_of_the_values_does_not_shrink_the_policys_step(model64):
+    """Their gradients are clipped apart: joined, the critic's first errors would own the norm."""
+    before = {n: p.detach().clone() for n, p in model64.trainable()}
+    settings = OptimizerSettings(name="sgd", beta1=0.0, max_grad_norm=1e-3, micro_batch_tokens=200)
+    moved, heads = [], []
+    for scale in (1.0, 1000.0):
+        samples = make_samples(["ppo"])
+        for sample in samples:
+            sample.streams["returns"] *= scale
+        head = head_for(model64, trunk=False)
+        kept = torch.cat([p.detach().reshape(-1).clone() for _, p in head.trainable()])
+        state = TrainerState.create(model64, settings, 1.0, value_head=head)
+        result = optimizer_step(state, samples, losses_of({"ppo": BUNDLES["ppo"]}), 1.0)
+        assert not result.skipped
+        with torch.no_grad():
+            moved.append(torch.cat([(p - before[n]).reshape(-1) for n, p in model64.trainable()]))
+            now = torch.cat([p.reshape(-1) for _, p in head.trainable()])
+            heads.append(float((now - kept).norm()))
+            for name, parameter in model64.trainable():
+                parameter.copy_(before[name])
+        assert result.tally.values()["value_grad_norm"] > 1e-3
+    assert float(moved[0].norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert distance(moved[1], moved[0]) <= 1e-9
+    assert heads == pytest.approx([1e-3, 1e-3], rel=1e-3)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

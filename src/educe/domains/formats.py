@@ -30,6 +30,18 @@ from educe.domains.rows import Row, lookup
 Part = str | tuple[Message, ...]
 """Plain text, or messages."""
 
+COLUMNS = (
+    "messages",
+    "conversations",
+    "prompt",
+    "completion",
+    "text",
+    "chosen",
+    "rejected",
+    "label",
+)
+"""What rows may bring; a data set's ``columns`` say which are called otherwise."""
+
 _ROLES = ("system", "user", "assistant", "tool")
 _SHARE_GPT = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _SHARE_GPT |= {"system": "system", "tool": "tool", "observation": "tool"}

@@ -43,7 +43,7 @@ def _bundles(plan: Plan) -> list[Bundle] | None:
     return [own, *(b for b in found if b != own)]
 
 
-def _changed(section: Section) -> set[str]:
+def changed_fields(section: Section) -> set[str]:
     """The settings that are not at their defaults."""
     fields = type(section).model_fields
     return {name for name in fields if getattr(section, name) != default_of(fields[name])}
@@ -149,7 +149,7 @@ def _kl(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
 
 def _values(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
     value = plan.recipe.algorithm.value
-    changed = _changed(value)
+    changed = changed_fields(value)
     if changed and not any(b.needs_values for b in bundles):
         able = ", ".join(b.name for b in BUNDLES.values() if b.needs_values)
         yield plan.error(
@@ -172,7 +172,7 @@ def _groups(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
 
 def _exploration(plan: Plan, bundles: Iterable[Bundle]) -> Iterator[EduceError]:
     exploration = plan.recipe.rl.exploration
-    fields = _changed(exploration)
+    fields = changed_fields(exploration)
     if fields & {"steps", "shape"} and not exploration.temperature:
         key = "steps" if "steps" in fields else "shape"
         yield plan.error(
@@ -212,7 +212,7 @@ def _shaping(
         ("decay", "normalise", shaping.normalise),
     )
     for name, switch, value in pairs:
-        if name in _changed(shaping) and not value:
+        if name in changed_fields(shaping) and not value:
             yield plan.error(
                 f"{key}.{name}",
                 f"{key}.{switch} is off, so this does nothing. Set {key}.{switch}, or remove this.",

@@ -10,11 +10,19 @@ from typing import Any
 from educe.algorithms.preferences import Preference, resolve_preference
 from educe.config.positions import format_key
 from educe.config.settings import DataSettings, PreferenceSettings, Recipe, WatchSettings
-from educe.core.errors import DomainError, EduceError, MissingExtraError, RecipeError
+from educe.core.errors import (
+    DomainError,
+    EduceError,
+    MissingExtraError,
+    RecipeError,
+    did_you_mean,
+)
 from educe.core.stages import stage_kind
 from educe.domains.example_sets import ExampleSet, SetSummary, epoch_size, source_weights
+from educe.domains.formats import COLUMNS
 from educe.models.architectures import read_shape
 from educe.models.packaged_weights import PACKAGED, packaged_folder
+from educe.preflight.credit import changed_fields
 from educe.preflight.plan import Plan
 from educe.rollout.integrity import OPT_IN
 
@@ -112,6 +120,7 @@ def _check_sets(plan: Plan, stage: str, data: Mapping[str, DataSettings]) -> Ite
         if settings.streaming and stage != "sft":
             yield plan.error(f"{key}.streaming", "only [sft.data] can be a stream.")
             continue
+        yield from _check_set_settings(plan, key, settings)
         try:
             examples = ExampleSet(name, settings, stage)
             summary = examples.check()
@@ -130,6 +139,23 @@ def _check_sets(plan: Plan, stage: str, data: Mapping[str, DataSettings]) -> Ite
             plan.notes.append(
                 f"{key}: an example of {summary.longest} characters may be longer than the "
                 f"context of {context} tokens; such ones are {action} ({stage}.too_long)"
+            )
+
+
+def _check_set_settings(plan: Plan, key: str, settings: DataSettings) -> Iterator[EduceError]:
+    """Settings of a data set that would silently do nothing."""
+    if "shuffle_buffer" in changed_fields(settings) and not settings.streaming:
+        yield plan.error(
+            f"{key}.shuffle_buffer",
+            "a set that is no stream is shuffled as a whole, so this does nothing. Set "
+            f"{key}.streaming, or remove this.",
+        )
+    for column in settings.columns:
+        if column not in COLUMNS:
+            yield plan.error(
+                f"{key}.columns.{column}",
+                f"there is no such column to be called otherwise.{did_you_mean(column, COLUMNS)} "
+                f"Expected one of {', '.join(COLUMNS)} = the name in your rows.",
             )
 
 
@@ -162,12 +188,18 @@ def _check_watch(
     plan: Plan, stage: str, watch: WatchSettings, data: Mapping[str, DataSettings]
 ) -> Iterator[EduceError]:
     if not watch.every:
-        if watch.patience:
+        for name in sorted(changed_fields(watch)):
             yield plan.error(
-                f"{stage}.watch.patience",
+                f"{stage}.watch.{name}",
                 f"nothing is evaluated during training, so this does nothing. Set "
                 f"{stage}.watch.every, or remove it.",
             )
+        plan.notes.extend(
+            f"{format_key((stage, 'data', name))}: its held-out rows are not looked at: "
+            f"{stage}.watch.every is 0"
+            for name, own in data.items()
+            if own.eval_fraction or own.eval_path
+        )
         return
     held_out = any(s.num_held_out for (kind, _), s in plan.example_sets.items() if kind == stage)
     if stage == "sft" and plan.recipe.sft.demonstrations:
@@ -195,6 +227,12 @@ def _check_preference(plan: Plan) -> Iterator[EduceError]:
             "preference",
             "there is nothing to compare. Give [preference.data.NAME] with a path, or set "
             "preference.mine.prompts to compare the domains' own samples.",
+        )
+    for name in sorted(changed_fields(settings.mine)) if not settings.mine.prompts else ():
+        yield plan.error(
+            f"preference.mine.{name}",
+            "preference.mine.prompts is 0, so nothing is sampled to make pairs of and this does "
+            "nothing. Set it, or remove this.",
         )
     for (stage, name), summary in plan.example_sets.items():
         key = format_key(("preference", "data", name, "path"))
