@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from educe.config.settings import DomainSettings
-from educe.core.errors import DomainError
+from educe.core.errors import DomainError, MissingExtraError
 from educe.core.protocols import Services
 from educe.core.types import Score, Split, assistant
-from educe.domains.code_quality import weighed
+from educe.domains.code_quality import weighed, with_quality
 from educe.domains.registry import load_domain
 from educe.sandbox import open_sandbox
 
@@ -50,6 +50,27 @@ def test_style_pays_nothing_for_what_is_wrong(services: Services) -> None:
     for text in (tidy, "I do not know."):
         score = domain.score(task, None, [*task.messages, assistant(text)], services)
         assert score.value == 0.0
+
+
+def test_each_part_of_the_issue_can_be_weighed(services: Services) -> None:
+    """Executes, compiles, pass rate (all and fraction), lint, complexity, insecure patterns."""
+    weights = dict.fromkeys(
+        ("executes", "compiles", "pass_rate", "passes_all", "lint", "simple", "secure"), 1.0
+    )
+    score = scored(services, quality=weights)
+    assert score.value is not None and 0.9 <= score.value <= 1.0
+    values = [score.parts[f"quality:{name}"] for name in weights]
+    assert all(value is not None for value in values)
+    assert score.parts["quality:passes_all"] == score.parts["quality:pass_rate"] == 1.0
+    half = with_quality(Score(0.5, parts={"cases": 0.5}), "x = 1\n", services)
+    assert half.parts["quality:passes_all"] == 0.0 and half.parts["quality:pass_rate"] == 0.5
+
+
+def test_a_weight_of_lint_needs_ruff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("educe.sandbox.quality.ruff_program", lambda: None)
+    with pytest.raises(MissingExtraError, match=r"educe\[quality\]"):
+        load_domain(NAME, DomainSettings(options={"quality": {"lint": 1.0}}))
+    load_domain(NAME, DomainSettings(options={"quality": {"lint": 0.0, "tidy": 1.0}}))
 
 
 def test_parts_without_a_value_leave_the_sum() -> None:

@@ -80,11 +80,39 @@ def test_limits_out_of_range_are_refused(name: str, value: Any) -> None:
         {"files": {"a": bytes(3 << 20)}, "limits": Limits(disk_mb=2)},
         {"seed": 1.5},
         {"limits": {"cpu_s": 1}},
+        {"argv": "ls"},
+        {"argv": 5},
+        {"outputs": "out.txt"},
+        {"files": ["a"]},
+        {"env": ["A=b"]},
+        {"entry_point": 5},
+        {"entry_point": "f", "calls": 5},
+        {"tests": "assert f(1)"},
+        {"suite": "test_a.py"},
+        {"idempotency_key": 5},
+        {"source": b"print(1)"},
+        {"files": {"a": b"", "a/b": b""}},
+        {"files": {"a/b/c": b"", "a/b": b""}},
+        {"files": {f"f{n}": b"" for n in range(16)}, "limits": Limits(num_inodes=16)},
+        {"files": {f"{n}/f": b"" for n in range(8)}, "limits": Limits(num_inodes=16)},
+        {"files": {f"f{n}": b"x" for n in range(300)}, "limits": Limits(disk_mb=1)},
     ],
 )
 def test_bad_jobs_are_refused_before_anything_runs(options: Any) -> None:
     with pytest.raises(JobError):
-        Job("print(1)", **options)
+        Job(**{"source": "print(1)", **options})
+
+
+def test_jobs_just_within_what_fits_are_taken_and_run() -> None:
+    tight = Limits(num_inodes=16, disk_mb=1)
+    full = Job(
+        "import os; print(len(os.listdir()))",
+        files={f"f{n}": b"x" for n in range(11)},
+        limits=tight,
+    )
+    pages = Job("print(1)", files={f"f{n}": b"x" for n in range(255)}, limits=Limits(disk_mb=1))
+    with open_sandbox(minimum="plain") as sandbox:
+        assert [r.verdict for r in sandbox.run_batch([full, pages])] == [BoxVerdict.OK] * 2
 
 
 def test_unknown_runtime_suggests_the_right_one() -> None:

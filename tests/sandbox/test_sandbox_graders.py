@@ -14,6 +14,7 @@ from educe.sandbox import (
     Limits,
     Result,
     Sandbox,
+    SandboxError,
     StdioCase,
     grade_function,
     grade_stdio,
@@ -138,9 +139,10 @@ def test_programs_are_graded_by_what_they_print(
     sandbox: Sandbox, runtime: str, source: str
 ) -> None:
     job = Job(source, runtime=runtime, limits=Limits(cpu_s=20, wall_s=120, memory_mb=512))
-    grade = grade_stdio(sandbox, job, [StdioCase("3\n", "6"), StdioCase("5\n", "10\n")])
-    if runtime in ("c", "c++", "node") and "cannot run" in grade.reason:
-        pytest.skip(grade.reason)
+    try:
+        grade = grade_stdio(sandbox, job, [StdioCase("3\n", "6"), StdioCase("5\n", "10\n")])
+    except SandboxError as error:
+        pytest.skip(str(error))
     assert grade.all_right, grade
     wrong = grade_stdio(sandbox, job, [StdioCase("3\n", "6"), StdioCase("5\n", "11")])
     assert [c.outcome for c in wrong.cases] == ["right", "wrong"]

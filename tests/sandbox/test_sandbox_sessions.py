@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -87,6 +88,59 @@ def test_files(session: Session) -> None:
             session.read(name)
 
 
+def test_bad_input_is_refused_and_costs_the_session_nothing(best: Session) -> None:
+    best.python("x = 1")
+    with pytest.raises(JobError, match="must be bytes, got str"):
+        best.write("n.txt", "text")  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="the session takes 8388608"):
+        best.write("big", bytes(9 << 20))
+    with pytest.raises(JobError, match="must be relative"):
+        best.upload({"fine.txt": b"1", "../x": b"2"})
+    for options in ({"wall_s": -1}, {"cpu_s": -0.5}, {"wall_s": float("nan")}, {"wall_s": "5"}):
+        with pytest.raises(JobError, match="must be a number of 0 or more"):
+            best.python("1", **options)
+    assert best.python("x").text == "1" and best.list() == []
+
+
+def test_many_files_go_in_and_come_out(session: Session) -> None:
+    files = {"a.txt": b"1", "p/b.bin": bytes(range(256)), "p/q/c": b""}
+    session.upload(files)
+    assert session.download("p") == {"p/b.bin": files["p/b.bin"], "p/q/c": b""}
+    session.python("import os; os.mkfifo('p/fifo'); os.symlink('/nowhere', 'p/dangling')")
+    assert session.download() == {**files, "data/a.txt": b"hello"}
+    session.python("os.symlink('.', 'p/x'); os.symlink('.', 'p/y')")
+    with pytest.raises(JobError, match=r"more than 2048 files|too deep"):
+        session.download("p")
+
+
+def test_turns_do_not_block_a_loop(sandbox: Sandbox) -> None:
+    if sandbox.level < 2:
+        pytest.skip("sessions need a box")
+
+    async def main() -> tuple[list[str], int]:
+        ticks = 0
+        session = await sandbox.open_session_async(limits=LIMITS)
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        with session:
+            ticking = asyncio.create_task(tick())
+            told = [
+                (await session.python_async("import time; time.sleep(0.3); 6 * 7")).text,
+                (await session.shell_async("echo $((6 * 7))")).text,
+                await session.call_tool_async(ToolCall("python", '{"code": "6 * 7"}')),
+            ]
+            ticking.cancel()
+        return told, ticks
+
+    told, ticks = asyncio.run(main())
+    assert told == ["42"] * 3 and ticks > 3
+
+
 def test_snapshots_branch(session: Session) -> None:
     best = session
     best.python("x = [1]")
@@ -133,6 +187,12 @@ def test_tools_for_models(best: Session) -> None:
         return best.call_tool(ToolCall(name, json.dumps(arguments)))
 
     assert {tool.name for tool in best.tools()} >= {"python", "shell", "read_file", "write_file"}
+    openai = [tool.to_openai() for tool in best.tools()]
+    assert all(tool["type"] == "function" for tool in openai)
+    function = next(t["function"] for t in openai if t["function"]["name"] == "write_file")
+    assert function["parameters"]["required"] == ["path", "content"] and function["description"]
+    assert function["parameters"]["properties"]["path"]["type"] == "string"
+    json.dumps(openai)
     assert call("python", code="6 * 7") == "42"
     assert call("write_file", path="n.txt", content="text") == "[wrote n.txt]"
     assert call("read_file", path="n.txt") == "text"

@@ -56,6 +56,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
             print(f"            {'holds ' if held else 'BROKEN'} {promise}")
     default = "none (fails closed)" if found.default is None else found.default.name.lower()
     print(f"default     {default}; Landlock ABI {found.landlock}, cgroup version {found.cgroups}")
+    print(f"runtimes    {', '.join(found.runtimes)}")
+    for reason in found.missing.values():
+        print(f"            not here: {reason}")
     for sentence in found.advice:
         print(f"- {sentence}")
     return 0 if found.default is not None else 1

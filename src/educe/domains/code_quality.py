@@ -11,12 +11,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from educe.core.errors import DomainError, InfrastructureError, UnscoredError, did_you_mean
+from educe.core.errors import (
+    DomainError,
+    InfrastructureError,
+    MissingExtraError,
+    UnscoredError,
+    did_you_mean,
+)
 from educe.core.protocols import Domain, Services
 from educe.core.types import JSON, Message, Reply, Score, Split, Task
 
 PREFIX = "quality:"
-PARTS = ("compiles", "executes", "pass_rate", "simple", "secure", "tidy", "lint")
+PARTS = ("compiles", "executes", "pass_rate", "passes_all", "simple", "secure", "tidy", "lint")
 FindProgram = Callable[[Task, str], str]
 
 
@@ -30,6 +36,7 @@ class QualityDomain:
 
     Raises:
         DomainError: for an unknown part, or a weight that is negative or not finite.
+        MissingExtraError: ``lint`` has a weight, and ruff is not installed.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ def checked_weights(name: str, weights: Mapping[str, float]) -> dict[str, float]
 
     Raises:
         DomainError: for an unknown part, or a weight that is negative or not finite.
+        MissingExtraError: ``lint`` has a weight, and ruff is not installed.
     """
     for part, weight in weights.items():
         if part not in PARTS:
@@ -86,6 +94,11 @@ def checked_weights(name: str, weights: Mapping[str, float]) -> dict[str, float]
             raise DomainError(
                 f"{name}: options.quality.{part} must be a weight of 0 or more, got {weight!r}"
             )
+    if weights.get("lint"):
+        from educe.sandbox.quality import ruff_program
+
+        if ruff_program() is None:
+            raise MissingExtraError("ruff", "quality", f"options.quality.lint of {name}")
     return {part: float(weight) for part, weight in weights.items()}
 
 
@@ -121,6 +134,7 @@ def with_quality(score: Score, source: str, services: Services) -> Score:
         parts = {"compiles": 0.0}
     parts["executes"] = _executes(score, parts["compiles"])
     parts["pass_rate"] = _pass_rate(score)
+    parts["passes_all"] = float((score.value or 0.0) >= 1.0)
     findings = [] if quality is None else list(quality.findings)
     return replace(
         score,

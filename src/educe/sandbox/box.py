@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -13,8 +15,11 @@ from educe.core.types import JSON
 from educe.sandbox.connection import Address
 from educe.sandbox.contract import Job, JobError, Level, Limits, Network, Result, SandboxError
 from educe.sandbox.embedded import EmbeddedBackend, SharedBackend
+from educe.sandbox.host import require_runtime
 from educe.sandbox.plain import run_plain
 from educe.sandbox.sessions import Session
+
+_KEPT_KEYS = 1024
 
 
 class Backend(Protocol):
@@ -38,11 +43,25 @@ class PlainBackend:
 
     def __init__(self, num_parallel: int = 2) -> None:
         self._pool = ThreadPoolExecutor(num_parallel, thread_name_prefix="educe-plain")
+        self._lock = threading.Lock()
+        self._by_key: OrderedDict[str, Future[Result]] = OrderedDict()
 
     def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
-        if len(jobs) == 1:
+        if len(jobs) == 1 and not jobs[0].idempotency_key:
             return [run_plain(jobs[0])]
-        return list(self._pool.map(run_plain, jobs))
+        return [future.result() for future in [self._submit(job) for job in jobs]]
+
+    def _submit(self, job: Job) -> Future[Result]:
+        """Return the job's result to be; for a known key that of the first job with it."""
+        if not job.idempotency_key:
+            return self._pool.submit(run_plain, job)
+        with self._lock:
+            found = self._by_key.get(job.idempotency_key)
+            if found is None:
+                found = self._by_key[job.idempotency_key] = self._pool.submit(run_plain, job)
+                while len(self._by_key) > _KEPT_KEYS:
+                    self._by_key.popitem(last=False)
+            return found
 
     async def run_batch_async(self, jobs: Sequence[Job]) -> list[Result]:
         return await asyncio.to_thread(self.run_batch, jobs)
@@ -85,7 +104,8 @@ class Sandbox:
 
         Raises:
             JobError: when an argument of a call is not a builtin value.
-            SandboxError: when the sandbox is closed.
+            SandboxError: when the sandbox is closed, or this host lacks the job's runtime (a
+                missing compiler is not the program's fault).
         """
         return self.run_batch([job])[0]
 
@@ -100,6 +120,7 @@ class Sandbox:
         for job in jobs:
             if not isinstance(job, Job):
                 raise JobError(f"expected a Job, got {type(job).__name__}")
+            require_runtime(job.runtime)
 
     async def run_async(self, job: Job) -> Result:
         """Like :meth:`run`, without blocking the event loop."""
@@ -127,6 +148,7 @@ class Sandbox:
             files: relative path to content, put there at the start.
 
         Raises:
+            JobError: for files, limits or a runtime that no session can have.
             SandboxError: at the plain level, or when no box can be had.
         """
         self._check(())
@@ -139,6 +161,12 @@ class Sandbox:
             env=env or {},
             network=network,
         )
+        if not runtime.startswith("python"):
+            raise JobError(
+                f"a session is a Python with a shell beside it; its runtime must be python, "
+                f"python-numpy or python-pytest, got {runtime!r}"
+            )
+        require_runtime(runtime)
         return Session(self._backend, job)
 
     async def open_session_async(self, **options: Any) -> Session:

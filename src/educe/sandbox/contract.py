@@ -19,6 +19,8 @@ from educe.sandbox.values import show
 
 MAX_INPUT_BYTES = 64 << 20
 MAX_FILES = 2048
+_PAGE = 4096  # a file of a box takes up whole pages
+_OWN_INODES = 5  # of a box: its folders and the program's text
 RUNTIMES = (
     "python", "python-numpy", "python-pytest", "bash", "c", "c++", "node", "executable",
 )  # fmt: skip
@@ -131,6 +133,10 @@ class Call:
     kwargs: Mapping[str, JSON] = field(default_factory=dict)
 
 
+def _in_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
 def check_path(path: str) -> str:
     """Return a relative path inside the job's folder.
 
@@ -194,6 +200,7 @@ class Job:
     idempotency_key: str = ""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.runtime not in RUNTIMES:
             raise JobError(
                 f"unknown runtime {self.runtime!r}; known: {', '.join(RUNTIMES)}."
@@ -229,11 +236,22 @@ class Job:
         if not all(isinstance(call, Call) for call in self.calls):
             raise JobError("calls must be Call objects")
 
+    def _check_types(self) -> None:
+        """A text where several are expected would be taken for a tuple of its letters."""
+        for names, kind, expected in (
+            (("source", "entry_point", "idempotency_key"), str, "text"),
+            (("stdin",), bytes, "bytes"),
+            (("argv", "outputs", "calls", "tests", "suite"), (tuple, list), "a tuple"),
+            (("files", "env"), Mapping, "a mapping"),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                if not isinstance(value, kind):
+                    raise JobError(
+                        f"{name} must be {expected}, got {type(value).__name__} ({value!r:.60})"
+                    )
+
     def _check_texts(self) -> None:
-        if not isinstance(self.source, str):
-            raise JobError(f"source must be text, got {type(self.source).__name__}")
-        if not isinstance(self.stdin, bytes):
-            raise JobError(f"stdin must be bytes, got {type(self.stdin).__name__}")
         for text in (*self.argv, *self.env, *self.env.values(), *self.tests):
             if not isinstance(text, str) or "\0" in text:
                 raise JobError(f"argv and env hold text without NUL bytes, got {text!r}")
@@ -245,18 +263,38 @@ class Job:
         if len(self.files) > MAX_FILES or len(self.outputs) > MAX_FILES:
             raise JobError(f"a job takes at most {MAX_FILES} files and outputs")
         total = len(self.source) + len(self.stdin)
+        on_disk = _in_pages(len(self.source)) + len(self.stdin)
         for path, content in self.files.items():
             check_path(path)
             if not isinstance(content, bytes):
                 raise JobError(f"content of {path!r} must be bytes, got {type(content).__name__}")
             total += len(content)
+            on_disk += _in_pages(len(content))
         for path in self.outputs:
             check_path(path)
+        if self.files:
+            self._check_folders()
         if total > MAX_INPUT_BYTES:
             raise JobError(f"a job's inputs may have {MAX_INPUT_BYTES} bytes, these have {total}")
-        if total > self.limits.disk_mb << 20:
+        if on_disk > self.limits.disk_mb << 20:
             raise JobError(
-                f"inputs of {total} bytes do not fit the disk limit of {self.limits.disk_mb} MiB"
+                f"inputs of {total} bytes, {on_disk} in whole pages, do not fit the disk limit of "
+                f"{self.limits.disk_mb} MiB"
+            )
+
+    def _check_folders(self) -> None:
+        """Refuse a name for a file and a folder, and more of them than the job may have."""
+        folders = {
+            path[:at] for path in self.files for at, letter in enumerate(path) if letter == "/"
+        }
+        both = folders & set(self.files)
+        if both:
+            raise JobError(f"files name {min(both)!r} both as a file and as a folder")
+        num_needed = len(self.files) + len(folders) + _OWN_INODES
+        if num_needed > self.limits.num_inodes:
+            raise JobError(
+                f"{len(self.files)} files in {len(folders)} folders need {num_needed} inodes, the "
+                f"limit num_inodes is {self.limits.num_inodes}"
             )
 
 

@@ -6,12 +6,22 @@ import os
 import platform
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from educe.core.types import JSON
 from educe.sandbox.box import Sandbox, open_sandbox
-from educe.sandbox.contract import BoxVerdict, Job, Level, Limits, Result, SandboxError
+from educe.sandbox.contract import (
+    RUNTIMES,
+    BoxVerdict,
+    Job,
+    Level,
+    Limits,
+    Result,
+    SandboxError,
+)
+from educe.sandbox.host import missing_runtimes
 
 _LIMITS = Limits(cpu_s=1, wall_s=20, memory_mb=64, disk_mb=4, num_inodes=64, num_processes=8)
 # question: (program that attacks; prints "held" when it was stopped, limits)
@@ -81,7 +91,10 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All levels of this host, the one used by default, and what would help."""
+    """All levels of this host, the one used by default, and what would help.
+
+    ``missing`` says why, for each runtime that cannot be run here.
+    """
 
     levels: tuple[LevelReport, ...]
     default: Level | None
@@ -89,6 +102,12 @@ class Diagnosis:
     cgroups: int
     user: str
     advice: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """Runtimes that this host can run."""
+        return tuple(name for name in RUNTIMES if name not in self.missing)
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -96,6 +115,8 @@ class Diagnosis:
             "landlock_abi": self.landlock,
             "cgroup_version": self.cgroups,
             "user": self.user,
+            "runtimes": list(self.runtimes),
+            "missing_runtimes": dict(self.missing),
             "levels": [
                 {
                     "level": report.level.name.lower(),
@@ -125,7 +146,9 @@ def diagnose() -> Diagnosis:
     best = next((r.level for r in reports if r.is_available and r.level >= Level.NAMESPACES), None)
     user = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
     advice = tuple(_advice(best))
-    return Diagnosis(tuple(reports), best, facts["landlock"], facts["cgroups"], user, advice)
+    return Diagnosis(
+        tuple(reports), best, facts["landlock"], facts["cgroups"], user, advice, missing_runtimes()
+    )
 
 
 def attack(sandbox: Sandbox) -> dict[str, bool]:

@@ -8,7 +8,6 @@ anew. Nothing here installs a signal handler or starts a thread.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import marshal
 import os
 import secrets
@@ -30,6 +29,7 @@ from educe.sandbox.contract import (
     SandboxError,
     Times,
 )
+from educe.sandbox.fingerprint import host_fingerprint, job_fingerprint
 from educe.sandbox.host import (
     ETC,
     is_open_to_all,
@@ -198,8 +198,7 @@ class EmbeddedBackend:
         return Level.PLAIN
 
     def _fingerprint(self, answer: dict[str, Any]) -> str:
-        parts = (sys.version, os.uname().release, os.uname().machine, answer, self._layers)
-        return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+        return host_fingerprint(answer, self._layers)
 
     def run_batch(self, jobs: Sequence[Job]) -> list[Result]:
         results: list[Result | None] = [None] * len(jobs)
@@ -371,17 +370,13 @@ def to_result(job: Job, facts: dict[str, Any], address: Address) -> Result:
         peak_memory_mb=facts.get("peak_mb", 0.0),
         outputs=facts.get("outputs", {}),
         flags=list(facts.get("flags", ())),
+        truncated=list(facts.get("truncated", ())),
         level=address.level,
-        fingerprint=_job_fingerprint(job, address),
+        fingerprint=job_fingerprint(job, address.fingerprint),
     )
     return conclude(
         job, ending, facts.get("stdout", b""), facts.get("stderr", b""), facts.get("channel", b"")
     )
-
-
-def _job_fingerprint(job: Job, address: Address) -> str:
-    parts = (address.fingerprint, job.runtime, job.limits, job.network, job.seed, dict(job.env))
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def _modes(level: Level | None, minimum: Level) -> tuple[str, ...]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from educe.sandbox.contract import RUNTIMES, JobError, SandboxError
 from educe.sandbox.launch import interpreter
-from educe.sandbox.payload import import_paths, library_folders, preload_name, preloads
+from educe.sandbox.payload import (
+    base_environment,
+    import_paths,
+    library_folders,
+    preload_name,
+    preloads,
+)
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
@@ -19,6 +26,61 @@ ETC = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+
+
+# What a runtime is executed by. Without it a program would end like one that does not compile, and
+# that would be the program's fault.
+_PROGRAMS = {"bash": "bash", "c": "cc", "c++": "c++", "node": "node"}
+_seen: set[str] = set()  # runtimes that were found; one that is missing may be installed any time
+
+
+def require_runtime(runtime: str) -> None:
+    """Make sure that this host has what a runtime needs, where a box can see it.
+
+    Raises:
+        SandboxError: naming what is missing.
+    """
+    if runtime in _seen:
+        return
+    try:
+        import_paths(runtime)
+    except JobError as error:
+        raise SandboxError(str(error)) from None
+    if runtime in _PROGRAMS:
+        program_of(runtime)
+    _seen.add(runtime)
+
+
+def program_of(runtime: str) -> Path:
+    """Return the real path of the program that executes (or compiles for) a runtime.
+
+    Raises:
+        SandboxError: it is not installed, or lies where no box can read it.
+    """
+    name, places = _PROGRAMS[runtime], base_environment("/")["PATH"]
+    found = shutil.which(name, path=places)
+    if found is None:
+        raise SandboxError(
+            f"runtime {runtime!r} needs the program {name!r}, which is in none of {places}"
+        )
+    real = Path(found).resolve()
+    if not any(real.is_relative_to(path) for path in system_paths()):
+        raise SandboxError(
+            f"runtime {runtime!r}: {found} leads to {real}, which a box cannot see; install "
+            f"{name!r} below /usr"
+        )
+    return real
+
+
+def missing_runtimes() -> dict[str, str]:
+    """Return why, for each runtime that this host cannot run."""
+    missing = {}
+    for runtime in RUNTIMES:
+        try:
+            require_runtime(runtime)
+        except SandboxError as error:
+            missing[runtime] = str(error)
+    return missing
 
 
 def system_paths() -> list[str]:

@@ -50,6 +50,11 @@ def preload_name(runtime: str) -> str:
     return _LIBRARIES.get(runtime, ("",))[0]
 
 
+def libraries(runtime: str) -> tuple[str, ...]:
+    """Return names of the libraries that a runtime brings along."""
+    return _LIBRARIES.get(runtime, ())
+
+
 def import_paths(runtime: str) -> list[str]:
     """Return folders that a runtime adds to ``sys.path``.
 

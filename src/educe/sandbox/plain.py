@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from educe.sandbox.contract import BoxVerdict, Job, Level, Limits, Result, Times
+from educe.sandbox.fingerprint import host_fingerprint, job_fingerprint
 from educe.sandbox.inside import process_tree
 from educe.sandbox.inside.folders import remove_tree
 from educe.sandbox.launch import command
@@ -76,6 +77,7 @@ def _run_in(job: Job, folder: str, begun: float, wall_s: float) -> Result:
     with process:
         streams, ending = _watch(process, result_read, job.limits, started + wall_s)
     ending.level = Level.PLAIN
+    ending.fingerprint = job_fingerprint(job, host_fingerprint(Level.PLAIN.name))
     ending.times = Times(
         setup_s=started - begun,
         cpu_s=ending.times.cpu_s,
@@ -163,5 +165,9 @@ def _collect(folder: Path, path: str, ending: Ending, limits: Limits) -> None:
             return
     if not current.is_file():
         return
-    content = current.read_bytes()[: limits.disk_mb << 20]
-    ending.outputs[path] = content
+    cap = limits.disk_mb << 20
+    with current.open("rb") as file:
+        content = file.read(cap + 1)
+    if len(content) > cap:
+        ending.truncated.append(path)
+    ending.outputs[path] = content[:cap]

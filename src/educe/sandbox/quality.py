@@ -7,62 +7,22 @@ they also say nothing about whether it is right. Combine them with the share of 
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from educe.sandbox.box import Sandbox
 from educe.sandbox.contract import BoxVerdict, Job, JobError, Limits
 from educe.sandbox.graders import Grade
 
 _LIMITS = Limits(cpu_s=5, wall_s=20, memory_mb=256, disk_mb=8)
-# McCabe 1976: one path, plus one for each decision. Names and calls that a reviewer would stop at.
-_ANALYSIS = """
-import ast, sys
-source = open("candidate.py", encoding="utf-8", errors="replace").read()
-try: tree = ast.parse(source)
-except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-    print({"compiles": False, "why": str(error)[:200]}); sys.exit(0)
-BRANCHES = (ast.If, ast.For, ast.While, ast.AsyncFor, ast.ExceptHandler, ast.IfExp,
-            ast.comprehension, ast.Assert, ast.match_case)
-def complexity(node):
-    total = 1
-    for child in ast.walk(node):
-        if isinstance(child, BRANCHES): total += 1
-        elif isinstance(child, ast.BoolOp): total += len(child.values) - 1
-    return total
-def dotted(node):
-    parts = []
-    while isinstance(node, ast.Attribute): parts.append(node.attr); node = node.value
-    return ".".join(reversed(parts + [node.id])) if isinstance(node, ast.Name) else ""
-CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "os._exit", "os.kill",
-         "pickle.loads", "pickle.load", "marshal.loads", "yaml.load", "tempfile.mktemp",
-         "ctypes.CDLL"}
-insecure, names, functions, documented = [], 0, [], 0
-for node in ast.walk(tree):
-    if isinstance(node, ast.Call):
-        name = dotted(node.func)
-        if name in CALLS: insecure.append(f"line {node.lineno}: {name}")
-        for word in node.keywords:
-            if word.arg == "shell" and getattr(word.value, "value", None) is True:
-                insecure.append(f"line {node.lineno}: shell=True")
-    elif isinstance(node, ast.ExceptHandler) and node.type is None:
-        insecure.append(f"line {node.lineno}: bare except")
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        functions.append([node.name[:40], complexity(node)])
-        documented += ast.get_docstring(node) is not None
-BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-loose = ast.Module([s for s in tree.body if not isinstance(s, BLOCKS)], [])
-worst = max([count for _, count in functions] + [complexity(loose)])
-# Only lines that say something: empty ones and comments must not thin out what is found.
-lines = [line for line in source.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-long_lines = sum(len(line) > 100 for line in source.splitlines())
-print({"compiles": True, "insecure": insecure[:50], "worst": worst, "functions": len(functions),
-       "documented": documented, "long_lines": long_lines, "lines": len(lines)})
-"""
+_ANALYSIS = Path(__file__).with_name("inside") / "style.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +78,9 @@ def assess_quality(
     ``passes_all``.
     """
     policy = policy or QualityPolicy()
-    job = Job(_ANALYSIS, files={"candidate.py": source.encode("utf-8", "replace")}, limits=_LIMITS)
+    job = Job(
+        _analysis(), files={"candidate.py": source.encode("utf-8", "replace")}, limits=_LIMITS
+    )
     result = sandbox.run(job)
     if result.verdict is BoxVerdict.INFRA:
         return Quality({}, is_scored=False, reason=result.reason)
@@ -140,6 +102,11 @@ def assess_quality(
         parts["executes"] = float(tests.verdict is BoxVerdict.OK)
         parts["pass_rate"], parts["passes_all"] = tests.fraction, float(tests.all_right)
     return Quality(parts, tuple(findings))
+
+
+@functools.cache
+def _analysis() -> str:
+    return _ANALYSIS.read_text()
 
 
 def _facts(text: str) -> dict[str, list[str]] | None:
@@ -172,11 +139,32 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
+def ruff_program() -> str | None:
+    """Return the path of ruff: of this interpreter's environment, else the first on the path."""
+    beside = Path(sys.executable).with_name("ruff")
+    return str(beside) if beside.exists() else shutil.which("ruff")
+
+
 def _lint(source: str, num_lines: object, policy: QualityPolicy) -> tuple[float | None, list[str]]:
     """Return (part, findings) by ruff, which runs nothing of the text; (None, []) without it."""
-    program = shutil.which("ruff")
+    program = ruff_program()
     if program is None:
         return None, []
+    try:
+        rows = _ruff(program, source, policy)
+        if rows is None and _ruff(program, "", policy) is not None:
+            return 0.0, ["ruff cannot read it"]
+    except subprocess.TimeoutExpired:
+        return None, []
+    if rows is None:  # it reads nothing here: not this program's fault
+        return None, []
+    found = [f"line {r['location']['row']}: {r['code']} {r['message']}"[:200] for r in rows][:50]
+    rate = 100.0 * len(rows) / max(20, _number(num_lines))
+    return max(0.0, 1.0 - rate / policy.worst_findings_per_100_lines), found
+
+
+def _ruff(program: str, source: str, policy: QualityPolicy) -> list[Any] | None:
+    """Return what ruff finds, None when it ends in another way than with findings or without."""
     command = [program, "check", "--isolated", "--no-cache", "--quiet", "--output-format", "json"]
     # What a program says of its own faults does not count.
     command += [
@@ -196,9 +184,7 @@ def _lint(source: str, num_lines: object, policy: QualityPolicy) -> tuple[float 
             check=False,
             cwd=Path(program).parent,
         )
-        rows = json.loads(done.stdout or b"[]")
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return None, []
-    found = [f"line {r['location']['row']}: {r['code']} {r['message']}" for r in rows][:50]
-    rate = 100.0 * len(rows) / max(20, _number(num_lines))
-    return max(0.0, 1.0 - rate / policy.worst_findings_per_100_lines), found
+        rows = json.loads(done.stdout)
+    except (OSError, ValueError):
+        return None
+    return rows if done.returncode in (0, 1) and isinstance(rows, list) else None

@@ -7,7 +7,9 @@ When the whole box dies the next turn begins in a new one, with nothing left, an
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import json
 import marshal
 import socket
@@ -18,12 +20,20 @@ from types import TracebackType
 from typing import Any
 
 from educe.core.types import ToolCall, ToolSpec
-from educe.sandbox.contract import Job, JobError, SandboxError, check_path
+from educe.sandbox.contract import (
+    MAX_FILES,
+    MAX_INPUT_BYTES,
+    Job,
+    JobError,
+    SandboxError,
+    check_path,
+)
 from educe.sandbox.inside.sessions import MAX_STRETCH
 
 _LENGTH = struct.Struct("<I")
 _MAX_ANSWER = 64 << 20
 _GRACE_S = 5.0
+MAX_READ = 8 << 20  # bytes of a file that a session's server sends at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,18 @@ class Session:
         return base64.b64decode(self._file("read", check_path(path))["content"])
 
     def write(self, path: str, content: bytes) -> None:
-        """Create or replace a file, with the folders above it."""
+        """Create or replace a file, with the folders above it.
+
+        Raises:
+            JobError: for a path that leaves the session, or what is not bytes, or too many.
+        """
+        if not isinstance(content, bytes):
+            raise JobError(f"content of {path!r} must be bytes, got {type(content).__name__}")
+        most = min(self._job.limits.disk_mb << 20, MAX_INPUT_BYTES)
+        if len(content) > most:
+            raise SessionFileError(
+                f"cannot write {path!r}: {len(content)} bytes, the session takes {most}"
+            )
         self._file("write", check_path(path), content)
 
     def list(self, path: str = "") -> list[tuple[str, bool, int]]:
@@ -105,6 +126,39 @@ class Session:
         """Remove a file, or a folder with all below it."""
         self._file("remove", check_path(path))
 
+    def upload(self, files: Mapping[str, bytes]) -> None:
+        """Create or replace files: relative path to content."""
+        for path in files:
+            check_path(path)
+        for path, content in files.items():
+            self.write(path, content)
+
+    def download(self, path: str = "") -> dict[str, bytes]:
+        """Return the regular files below a folder (the session's own by default): path to content.
+
+        Raises:
+            SessionFileError: for a file of over 8 MiB, or more than 2,048 entries or 64 MiB in all.
+        """
+        found: dict[str, bytes] = {}
+        waiting, num_seen, total = [path], 0, 0
+        while waiting:
+            folder = waiting.pop()
+            for name, is_folder, size in self.list(folder):
+                inner = f"{folder}/{name}" if folder else name
+                num_seen += 1  # folders too: links can make a few look like endlessly many
+                total += 0 if is_folder else size
+                if num_seen > MAX_FILES or total > MAX_INPUT_BYTES:
+                    what = f"{MAX_FILES} files" if num_seen > MAX_FILES else f"{MAX_INPUT_BYTES} B"
+                    raise SessionFileError(f"cannot download {path!r}: it has more than {what}")
+                if is_folder:
+                    waiting.append(inner)
+                elif size > MAX_READ:
+                    raise SessionFileError(f"cannot download {inner!r}: over {MAX_READ} bytes")
+                else:
+                    with contextlib.suppress(SessionFileError):  # a pipe, or a link to nowhere
+                        found[inner] = self.read(inner)
+        return found
+
     def snapshot(self) -> int:
         """Keep the interpreter's state (a parked fork) and the files; return a number for it."""
         return int(self._file("snapshot")["snapshot"])
@@ -112,6 +166,20 @@ class Session:
     def restore(self, snapshot: int) -> None:
         """Go back to a snapshot; it can be gone back to again, for branching."""
         self._file("restore", snapshot)
+
+    # ---- the same without blocking an event loop ----
+
+    async def python_async(self, code: str, *, wall_s: float = 0.0, cpu_s: float = 0.0) -> Turn:
+        """Like :meth:`python`."""
+        return await asyncio.to_thread(self.python, code, wall_s=wall_s, cpu_s=cpu_s)
+
+    async def shell_async(self, command: str, *, wall_s: float = 0.0, cpu_s: float = 0.0) -> Turn:
+        """Like :meth:`shell`."""
+        return await asyncio.to_thread(self.shell, command, wall_s=wall_s, cpu_s=cpu_s)
+
+    async def call_tool_async(self, call: ToolCall) -> str:
+        """Like :meth:`call_tool`."""
+        return await asyncio.to_thread(self.call_tool, call)
 
     def close(self) -> None:
         """End the box and everything in it."""
@@ -134,7 +202,7 @@ class Session:
     # ---- tools for models ----
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        """Return the session's tools as JSON schemas (OpenAI tool format)."""
+        """Return the session's tools; ``ToolSpec.to_openai`` is what OpenAI's interface takes."""
         return TOOLS
 
     def call_tool(self, call: ToolCall) -> str:
@@ -176,6 +244,9 @@ class Session:
     def _turn(self, kind: str, text: str, wall_s: float, cpu_s: float) -> Turn:
         if not isinstance(text, str) or "\0" in text:
             raise JobError("a turn is text without NUL bytes")
+        for name, value in (("wall_s", wall_s), ("cpu_s", cpu_s)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise JobError(f"a turn's {name} must be a number of 0 or more, got {value!r}")
         limits = self._job.limits
         wall_s = min(wall_s or limits.wall_s, limits.wall_s)
         try:

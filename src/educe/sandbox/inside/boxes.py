@@ -437,9 +437,12 @@ class Box:
             room = request.limits["disk_mb"] << 20
             for path in request.outputs:
                 content = _read_output(self.work_fd, path, room)
-                if content is not None:
-                    facts["outputs"][path] = content
-                    room -= len(content)
+                if content is None:
+                    continue
+                if len(content) > room:
+                    facts["truncated"].append(path)
+                facts["outputs"][path] = content[:room]
+                room = max(0, room - len(content))
 
     def break_off(self, reason: str) -> None:
         """The zygote died: the job's end is ours to explain."""
@@ -466,17 +469,20 @@ class Box:
 
 
 def _read_output(folder_fd: int, path: str, cap: int) -> bytes | None:
-    """Return a regular file's content, or None; follows nothing and waits for nothing."""
+    """Return a regular file's content, or None; follows nothing and waits for nothing.
+
+    More than ``cap`` bytes say that the file has more.
+    """
     try:
         fd = kernel.open_beneath(folder_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
         about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > cap:
+        if not stat.S_ISREG(about.st_mode):
             return None
         parts, size = [], 0
-        while size <= cap and (part := os.read(fd, 1 << 20)):
+        while size <= cap and (part := os.read(fd, min(1 << 20, cap + 1 - size))):
             parts.append(part)
             size += len(part)
         return b"".join(parts)
