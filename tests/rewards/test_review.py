@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from educe.config.review_settings import ReviewSettings
@@ -18,7 +16,6 @@ from educe.rewards.review import (
     JudgeLayer,
     ReplyKind,
     Reviewer,
-    ReviewQueue,
     RuleLayer,
     WordLayer,
     WordList,
@@ -27,18 +24,8 @@ from educe.rewards.review import (
     gate_text,
     reviewed_score,
 )
-from educe.rewards.review.classifier import (
-    ClassifierLayer,
-    TextClassifier,
-    fit_classifier,
-    group_folds,
-    out_of_fold_scores,
-    severity_of,
-    threshold_at,
-)
 from educe.rewards.review.findings import Review
 from educe.rewards.review.judge import read_verdict
-from educe.rewards.review.queue import QueueReason, enqueue
 from educe.rewards.review.rules import is_iban, luhn
 
 
@@ -306,77 +293,6 @@ def test_a_reply_about_something_else_is_a_deflection() -> None:
     assert classify_reply(sermon, "How do I do it?") is ReplyKind.DEFLECTION
 
 
-# --- the classifier -----------------------------------------------------------------------------
-
-
-def corpus(num_groups: int = 40, seed: int = 0) -> tuple[list[str], list[int], list[int]]:
-    """Texts whose kind shows in a few words; the words of a group are its own."""
-    rng = np.random.default_rng(seed)
-    texts, labels, groups = [], [], []
-    good = ["garden", "kettle", "harbour", "violin", "orchard"]
-    bad = ["grumble", "snarl", "sneer", "taunt"]
-    for group in range(num_groups):
-        own = [f"topic{group}a", f"topic{group}b"]
-        for _ in range(4):
-            label = int(rng.integers(2))
-            words = list(rng.choice(bad if label else good, 3)) + own + ["the", "and", "of"]
-            rng.shuffle(words)
-            texts.append(" ".join(words))
-            labels.append(label)
-            groups.append(group)
-    return texts, labels, groups
-
-
-def test_the_classifier_learns_saves_and_gives_the_same_again(tmp_path: Path) -> None:
-    texts, labels, groups = corpus()
-    fitted = fit_classifier(texts, labels, groups, facts={"data": "made here"})
-    again = fit_classifier(texts, labels, groups, facts={"data": "made here"})
-    assert np.array_equal(fitted.weights, again.weights) and fitted.bias == again.bias
-    new, truth, _ = corpus(10, seed=9)
-    flagged = fitted.scores(new) >= fitted.threshold
-    assert (flagged == np.array(truth, bool)).mean() > 0.95
-    file = tmp_path / "harm.npz"
-    fitted.save(file)
-    loaded = TextClassifier.load(file)
-    assert np.allclose(loaded.scores(new), fitted.scores(new))
-    assert loaded.facts["data"] == "made here" and loaded.facts["num_texts"] == len(texts)
-    layer = ClassifierLayer(loaded)
-    assert Reviewer([layer]).review("snarl sneer taunt").is_unsafe
-    assert not Reviewer([layer]).review("violin garden").is_unsafe
-    assert Reviewer([layer]).review("   ").severity == 0
-    assert severity_of(0.0) == pytest.approx(0.7) and 0 < severity_of(-60) < severity_of(60) <= 1
-
-
-def test_out_of_fold_scores_cannot_be_learned_from_the_group() -> None:
-    """A label that only the group's own words carry is out of reach when folds hold groups."""
-    texts = [f"alpha{g} beta{g} gamma" for g in range(30) for _ in range(4)]
-    labels = [g % 2 for g in range(30) for _ in range(4)]
-    groups = [g for g in range(30) for _ in range(4)]
-    scores = out_of_fold_scores(texts, labels, groups)
-    y = np.array(labels)
-    wins = (scores[y == 1][:, None] > scores[y == 0][None, :]).mean()
-    assert wins < 0.75
-    folds = group_folds(groups, 5)
-    assert all(len(set(folds[np.array(groups) == g])) == 1 for g in range(30))
-    assert np.bincount(folds).tolist() == [24] * 5
-
-
-def test_the_threshold_keeps_its_false_positive_rate() -> None:
-    rng = np.random.default_rng(1)
-    scores, labels = rng.normal(size=1000), [0] * 900 + [1] * 100
-    cut = threshold_at(scores, labels, 0.01)
-    assert (scores[:900] >= cut).sum() == 9
-    assert (scores[:900] >= threshold_at(scores, labels, 0.0)).sum() == 0
-    assert (scores >= threshold_at(scores, labels, 1.0)).all()
-
-
-def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "x.npz"
-    file.write_bytes(b"not numbers")
-    with pytest.raises(EduceError, match="not a review classifier"):
-        TextClassifier.load(file)
-
-
 # --- the judge ----------------------------------------------------------------------------------
 
 
@@ -484,86 +400,3 @@ def test_layers_that_lack_what_they_need_say_so(tmp_path: Path) -> None:
         build_reviewer(ReviewSettings(mode="mask", layers=("classifier",), classifier="no.npz"))
     with pytest.raises(ValueError, match="different names"):
         Reviewer([RuleLayer(), RuleLayer()])
-
-
-# --- the queue ----------------------------------------------------------------------------------
-
-
-def test_the_queue_keeps_versioned_records_and_reads_them_again(tmp_path: Path) -> None:
-    file = tmp_path / "queue.jsonl"
-    queue = ReviewQueue(file)
-    first = queue.add("text one", QueueReason.AUDIT, prompt=[user("q")], propensity=0.1)
-    assert queue.add("text one", QueueReason.AUDIT, prompt=[user("q")], propensity=0.1) == first
-    second = queue.add("text two", QueueReason.DISAGREEMENT)
-    queue.label(first, "anna", 1.0, categories=["insult"], note="clear")
-    queue.label(first, "ben", 0.25)
-    queue.label(first, "ben", 0.0)
-    assert all(json.loads(line)["version"] == 1 for line in file.read_text().splitlines())
-    again = ReviewQueue(file)
-    assert set(again.items) == {first, second}
-    assert [x.harm for x in again.labels(first)] == [1.0, 0.0]
-    assert [i.id for i in again.contested()] == [first]
-    assert [i.id for i in again.pending("carl")] == [second]
-    rows = list(again.export())
-    assert (
-        rows[0]["harm"] == 0.5 and rows[0]["propensity"] == 0.1 and rows[0]["record_version"] == 1
-    )
-    assert again.audited_harm() == [1.0]
-    raters, table = again.ratings()
-    assert raters == ["anna", "ben"] and table == [[1.0, 0.0]]
-    with pytest.raises(EduceError, match="no item"):
-        queue.label("missing", "anna", 0.5)
-    with pytest.raises(EduceError, match=r"\[0, 1\]"):
-        queue.label(first, "anna", 2.0)
-
-
-def test_a_torn_record_does_not_hide_the_others(tmp_path: Path) -> None:
-    file = tmp_path / "queue.jsonl"
-    ReviewQueue(file).add("whole", QueueReason.REPORTED)
-    with file.open("ab") as stream:
-        stream.write(b'{"version": 1, "kind": "item", "id"')
-    queue = ReviewQueue(file)
-    assert len(queue.items) == 1
-    file.write_bytes(file.read_bytes().replace(b'"version": 1', b'"version": 9', 1))
-    with pytest.raises(EduceError, match="version 9"):
-        ReviewQueue(file)
-
-
-def test_many_writers_lose_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "queue.jsonl"
-
-    def write(worker: int) -> None:
-        queue = ReviewQueue(file)
-        for i in range(10):
-            queue.add(f"text {worker} {i}", QueueReason.REPORTED)
-
-    threads = [threading.Thread(target=write, args=(w,)) for w in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(ReviewQueue(file).items) == 80
-
-
-def test_the_audit_is_a_fair_draw(tmp_path: Path) -> None:
-    """Half of the texts are harmful; what layers flag is all harmful, the audit's share is not."""
-    queue = ReviewQueue(tmp_path / "queue.jsonl")
-    reviewer = Reviewer([WordLayer(WORDS)])
-    drawn = 0
-    for i in range(600):
-        text = f"darn {i}" if i % 2 else f"fine {i}"
-        reasons = enqueue(queue, text, reviewer.review(text), audit_rate=0.2)
-        drawn += QueueReason.AUDIT in reasons
-    assert 80 <= drawn <= 160
-    for item in queue.items.values():
-        queue.label(item.id, "anna", float(item.text.startswith("darn")))
-    assert np.mean(queue.audited_harm()) == pytest.approx(0.5, abs=0.12)
-
-
-def test_disagreement_and_failures_are_queued(tmp_path: Path) -> None:
-    queue = ReviewQueue(tmp_path / "queue.jsonl")
-    split = Review((), {"classifier": 0.9, "judge": 0.1}, {}, 0.7)
-    broken = Review((), {"rules": 0.0}, {"judge": "timed out"}, 0.7)
-    assert enqueue(queue, "a", split, audit_rate=0.0) == [QueueReason.DISAGREEMENT]
-    assert enqueue(queue, "b", broken, audit_rate=0.0) == [QueueReason.FAILED]
-    assert enqueue(queue, "c", Review((), {"rules": 1.0}, {}, 0.7), audit_rate=0.0) == []
