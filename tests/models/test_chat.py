@@ -73,6 +73,21 @@ def test_a_completion_without_its_end_token_gets_the_templates(chat):
     assert grown == chat.prompt_tokens([user("q"), assistant("cut"), user("go on")])
 
 
+@pytest.mark.parametrize("said", [" yes", "\n\nyes", "yes \n", " \n"])
+@pytest.mark.parametrize("content", ["message['content']", "message['content'] | trim"])
+def test_white_space_around_a_turn_breaks_no_context(said, content):
+    """Under a template that takes it off, and under one that leaves it."""
+    template = CHAT_TEMPLATE.replace("message['content']", f"({content})")
+    chat = ChatFormat(byte_tokenizer(), template=template)
+    context = chat.prompt_tokens([user("q")])
+    completion = (*chat.encode(said), chat.end_token_id)
+    grown = chat.next_context(context, completion, [user("q"), assistant(said)], [user("more")])
+    assert grown[: len(context) + len(completion)] == (*context, *completion)
+    shown = chat.demonstration([user("q")], [assistant(said), user("more"), assistant("so")])
+    assert shown.token_ids[: len(grown)] == grown
+    assert sum(shown.mask) == len(completion) + 3
+
+
 def test_a_template_that_strips_thinking_is_rendered_afresh():
     chat = ChatFormat(byte_tokenizer(), template=STRIPPING)
     context = chat.prompt_tokens([user("q")])

@@ -13,7 +13,7 @@ from educe.algorithms.catalogue import BUNDLES, resolve_bundle
 from educe.config.algorithm_settings import ShapingSettings
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
-from educe.trainers.batch_credit import credit_batch
+from educe.trainers.batch_credit import advantages_by_unit, credit_batch
 from educe.trainers.credit import credit_group, has_raw_signal, rollout_metrics, training_samples
 from educe.trainers.shaping import RewardShaper, ShapedGroup, shaped_group
 from tests.trainers.made_groups import group, trajectory
@@ -97,6 +97,16 @@ def test_a_single_scored_sibling_stays_at_zero_where_the_group_is_the_baseline()
     assert both[1].advantages_G == (0.0, 0.0)
     values = credit_batch([pair, lone], {"d": PLUS})  # no group baseline: it counts
     assert values[1].advantages_G[0] != 0
+
+
+def test_a_rare_success_is_no_sign_of_unscaled_rewards():
+    """One right of 450 is 21 deviations of the batch, or 449 means: the guard would go back."""
+    groups = [group([1] + [0] * 449), group([100.0, 0], "u", 1)]
+    for name in ("reinforce_plus_plus_baseline", "maxrl"):
+        bundles = {"d": BUNDLES[name], "u": BUNDLES["dr_grpo"]}
+        credits = credit_batch(groups, bundles)
+        assert max(credits[0].advantages_G) > 20
+        assert advantages_by_unit(credits, bundles) == [(50.0, -50.0)]
 
 
 def test_equal_returns_give_nothing():

@@ -113,6 +113,14 @@ class Bundle:
         return self.kl_coefficient > 0 and self.kl_place == "reward"
 
     @property
+    def is_scale_free(self) -> bool:
+        """Whether the unit of the rewards drops out and a rare success may be worth any number.
+
+        One right answer among N is worth sqrt(N - 1) deviations of a batch, N - 1 means of a group.
+        """
+        return bool(self.whitening) or self.advantage == "mean_scaled"
+
+    @property
     def trains_without_advantage(self) -> bool:
         """Whether a sample of advantage 0 still has a gradient."""
         return (

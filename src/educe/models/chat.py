@@ -187,7 +187,10 @@ class ChatFormat:
         prefix = head + _PLACEHOLDER
         if not found or not full.startswith(prefix):
             return None
-        if not real.startswith(head + self._text.mark(transcript[-1].content.strip())):
+        # As it stands, or without the white space around it, which some templates take off.
+        said = transcript[-1].content
+        known = (head + self._text.mark(said), head + self._text.mark(said.strip()))
+        if not real.startswith(known):
             return None
         rest = full[len(prefix) :]
         end = rest.find(self._end)

@@ -130,6 +130,17 @@ def _values(credit: GroupCredit, sample: int, bundle: Bundle) -> FloatArray:
     return own.over(tokens if bundle.whitening == "tokens" else 1)
 
 
+def advantages_by_unit(
+    credits: Sequence[GroupCredit], bundles: Mapping[str, Bundle]
+) -> list[tuple[float, ...]]:
+    """Return the advantages of those groups whose advantages tell the rewards' unit.
+
+    A large one says that rewards are not of a scale of about 1. That of a scale-free algorithm says
+    that success was rare.
+    """
+    return [c.advantages_G for c in credits if not bundles[c.group.request.domain].is_scale_free]
+
+
 def value_metrics(credits: Sequence[GroupCredit]) -> dict[str, float]:
     """Return how well the values foresaw the returns; nothing where no values were learned.
 

@@ -23,7 +23,7 @@ from educe.rollout.buffer import GroupBuffer
 from educe.rollout.ledger import Ledger, Standing
 from educe.rollout.packing import TrainingSample
 from educe.trainers.balance import Balance
-from educe.trainers.batch_credit import CreditStage, value_metrics
+from educe.trainers.batch_credit import CreditStage, advantages_by_unit, value_metrics
 from educe.trainers.coefficients import Coefficients
 from educe.trainers.credit import (
     GroupCredit,
@@ -352,7 +352,9 @@ class ReinforceLoop:
         floors = {name: domain.spec.floor for name, domain in self.domains.items()}
         overall = rollout_metrics(credits, floors) | value_metrics(credits)
         overall |= self._credit.coefficients.metrics() | self.balance.metrics()
-        overall |= batch_health([c.rewards_G for c in credits], [c.advantages_G for c in credits])
+        overall |= batch_health(
+            [c.rewards_G for c in credits], advantages_by_unit(credits, self.bundles)
+        )
         for result in results:
             overall.update(result.tally.values())
         if results:
