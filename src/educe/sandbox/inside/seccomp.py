@@ -21,7 +21,6 @@ _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_ABOVE, _JUMP_BITS, _RETURN = (
     0x45,
     0x06,
 )
-_JUMP = 0x05
 _ALLOW, _ERRNO, _KILL, _TELL = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
 _EPERM = _ERRNO | errno.EPERM
 _ARCHITECTURES = (0xC000003E, 0xC00000B7)
@@ -224,7 +223,7 @@ def build_filter(
         # The x32 table hides the same calls behind other numbers.
         code += [(_JUMP_ABOVE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
     code += [(_JUMP_GREATER, 0, 1, _NEWEST_KNOWN), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    code += _search(sorted(bodies.items()))
+    code += _search(bodies)
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
 
 
@@ -237,22 +236,55 @@ def _argument(position: int, body: list[Instruction]) -> list[Instruction]:
     return [(_LOAD, 0, 0, 16 + 8 * position), *body, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _search(bodies: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Return a binary search for the number: the kernel walks the filter once for every system
-    call there is when it is installed, so a short path matters to each box.
+_Body = tuple[Instruction, ...]
+
+
+def _search(bodies: dict[int, list[Instruction]]) -> list[Instruction]:
+    """Return a binary search for the number's interval, among runs of calls that are decided alike.
+
+    The kernel translates the filter for each box and walks it once for every system call there is:
+    what a box pays for is its length, and the length of its paths. So a decision stands behind the
+    search once, whatever leads to it.
     """
-    if len(bodies) <= 2:
-        code: list[Instruction] = []
-        for value, body in bodies:
-            code += [(_JUMP_EQUAL, 0, len(body), value), *body]
-        return [*code, (_RETURN, 0, 0, _ALLOW)]
-    middle = len(bodies) // 2
-    low, high = _search(bodies[:middle]), _search(bodies[middle:])
-    if len(low) <= 255:
-        return [(_JUMP_ABOVE, len(low), 0, bodies[middle][0]), *low, *high]
-    # Too far for a conditional jump: hop over an unconditional one.
-    hop = (_JUMP, 0, 0, len(low))
-    return [(_JUMP_ABOVE, 0, 1, bodies[middle][0]), hop, *low, *high]
+    allow: _Body = ((_RETURN, 0, 0, _ALLOW),)
+    runs: list[tuple[int, _Body]] = []  # (first number, what is done from there on)
+    for call in range(_NEWEST_KNOWN + 1):
+        body = tuple(bodies.get(call, allow))
+        if not runs or runs[-1][1] != body:
+            runs.append((call, body))
+    tree: list[tuple[int, int, int | _Body, int | _Body]] = []
+    _grow(runs, tree)
+    places: dict[_Body, int] = {}
+    behind: list[Instruction] = []
+    for _, _, *targets in tree:
+        for target in targets:
+            if not isinstance(target, int) and target not in places:
+                places[target] = len(tree) + len(behind)
+                behind += target
+    code = []
+    for at, (operation, value, *targets) in enumerate(tree):
+        # Offsets count from the next instruction, and all are below what one byte holds.
+        yes, no = ((t if isinstance(t, int) else places[t]) - at - 1 for t in targets)
+        code.append((operation, yes, no, value))
+    return code + behind
+
+
+def _grow(
+    runs: list[tuple[int, _Body]], tree: list[tuple[int, int, int | _Body, int | _Body]]
+) -> int | _Body:
+    """Append a search among runs; return its place, or what is done where there is but one."""
+    if len(runs) == 1:
+        return runs[0][1]
+    place = len(tree)
+    tree.append((0, 0, (), ()))
+    if len(runs) == 3 and runs[0][1] == runs[2][1] and runs[2][0] == runs[1][0] + 1:
+        tree[place] = (_JUMP_EQUAL, runs[1][0], runs[1][1], runs[0][1])
+        return place
+    half = (runs[0][0] + runs[-1][0]) / 2  # as many calls on either side, not as many runs
+    middle = min(range(1, len(runs)), key=lambda at: abs(runs[at][0] - half))
+    low, high = _grow(runs[:middle], tree), _grow(runs[middle:], tree)
+    tree[place] = (_JUMP_ABOVE, runs[middle][0], high, low)
+    return place
 
 
 def names_of_told(machine: int = kernel.MACHINE) -> dict[int, tuple[str, int]]:
