@@ -121,3 +121,20 @@ def test_errors_are_one_message(
 ) -> None:
     assert main(["domains", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_own_rows_are_audited_and_sealed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        "".join(json.dumps({"prompt": f"What is {n} + 1?", "answer": n + 1}) + "\n"
+                for n in range(60))
+    )  # fmt: skip
+    told = run_json(capsys, "audit", "sums", "--path", str(rows), "--tasks", "4")
+    assert told["audits"][0]["domain"] == "sums" and told["leaks"]
+    file = str(tmp_path / "sealed.jsonl")
+    status, out = run(capsys, "seal", "sums", "--path", str(rows), "--tasks", "2", "--out", file)
+    assert status == 0 and "2 eval tasks of 1 domains" in out
+    assert main(["domains", "audit", "sums", "--path", str(rows), "--option", "floor"]) == 2
+    assert "--option expects KEY=JSON" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from educe.cli.domain_settings import add_settings, chosen_names, settings_of
 from educe.core.errors import EduceError
 from educe.core.protocols import Services
 from educe.core.strict_json import strict_json
@@ -37,6 +38,7 @@ def add_audit_actions(actions: Any) -> None:
         help="of forms of the gold (default 1: reported, no failure)",
     )  # fmt: skip
     audit.add_argument("--no-leaks", action="store_true", help="leave the leakage checks out")
+    add_settings(audit)
     sealing = _parser(
         actions, "seal", _seal, "seal evaluation tasks: a file that counts who opened them"
     )
@@ -44,6 +46,7 @@ def add_audit_actions(actions: Any) -> None:
     sealing.add_argument("--out", type=Path, required=True, metavar="FILE")
     sealing.add_argument("--tasks", type=int, default=100, help="tasks a domain (default 100)")
     sealing.add_argument("--first", type=int, default=0, help="index of the first one")
+    add_settings(sealing)
     sealing.add_argument("--max-looks", type=int, default=0, help="openings allowed; 0 is no limit")
     looks = _parser(actions, "looks", _looks, "who opened a sealed set, when and why")
     looks.add_argument("file", type=Path)
@@ -67,13 +70,15 @@ def _audit(arguments: argparse.Namespace) -> int:
     )
     from educe.evaluation.audit.leakage import leak_report
 
+    # A baseline that cannot be read is said before the work, not after it.
+    earlier = None if arguments.against is None else _read(arguments.against)
     limits = AuditLimits(arguments.max_false_accept, arguments.max_false_reject)
-    names = [n for p in arguments.names or ["*"] for n in registry.expand(p)]
-    services, close = _services(names)
+    settings = settings_of(arguments)
+    domains = {n: registry.load_domain(n, settings) for n in chosen_names(arguments, settings)}
+    services, close = _services(any(d.spec.executes_code for d in domains.values()))
     audits, leaks, problems = [], [], []
     try:
-        for name in dict.fromkeys(names):
-            domain = registry.load_domain(name)
+        for domain in domains.values():
             audits.append(audit_grader(domain, num_tasks=arguments.tasks, services=services))
             problems += audit_problems(audits[-1], limits)
             if not arguments.no_leaks:
@@ -83,8 +88,8 @@ def _audit(arguments: argparse.Namespace) -> int:
                 print(_line(audits[-1]), flush=True)
     finally:
         close()
-    if arguments.against is not None:
-        problems += moved_rates(audits, _read(arguments.against))
+    if earlier is not None:
+        problems += moved_rates(audits, earlier)
     if arguments.save is not None:
         arguments.save.parent.mkdir(parents=True, exist_ok=True)
         arguments.save.write_text(
@@ -120,8 +125,8 @@ def _line(audit: Any) -> str:
     )
 
 
-def _services(names: list[str]) -> tuple[Services, Any]:
-    if not any(registry.get_spec(n).executes_code for n in names):
+def _services(executes_code: bool) -> tuple[Services, Any]:
+    if not executes_code:
         return Services(), lambda: None
     try:
         from educe.sandbox import open_sandbox
@@ -145,10 +150,10 @@ def _read(path: Path) -> Any:
 def _seal(arguments: argparse.Namespace) -> int:
     from educe.evaluation.audit.sealed import looks_json, seal
 
-    names = dict.fromkeys(n for p in arguments.names for n in registry.expand(p))
+    settings = settings_of(arguments)
     sealed = seal(
         arguments.out,
-        {n: registry.load_domain(n) for n in names},
+        {n: registry.load_domain(n, settings) for n in chosen_names(arguments, settings)},
         num_tasks=arguments.tasks,
         first=arguments.first,
         max_looks=arguments.max_looks,

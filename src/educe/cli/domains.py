@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from educe.cli.domain_audit import add_audit_actions
-from educe.config.settings import DomainSettings
+from educe.cli.domain_settings import add_settings, chosen_names, settings_of
 from educe.core.errors import EduceError
 from educe.core.protocols import DomainSpec, Services
 from educe.core.strict_json import strict_json
@@ -36,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     show.add_argument("name")
     show.add_argument("--index", type=int, default=0, help="which task (default 0)")
     show.add_argument("--split", choices=[str(s) for s in Split], default="train")
-    _add_settings(show)
+    add_settings(show)
     check = _action(
         actions,
         "check",
@@ -50,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="do not compare with the tasks that a second Python process makes",
     )
-    _add_settings(check)
+    add_settings(check)
     add_audit_actions(actions)
     _action(actions, "excluded", _excluded, "families that are known but not offered, and why")
 
@@ -60,18 +59,6 @@ def _action(actions: Any, name: str, handler: Any, text: str) -> argparse.Argume
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     parser.set_defaults(handler=handler)
     return parser
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("a domain that is not registered")
-    group.add_argument("--path", default="", help="JSONL file or dataset folder of its rows")
-    group.add_argument("--function", default="", help="module:function that returns the domain")
-    group.add_argument("--reward", action="append", default=[], help="module:function; repeatable")
-    group.add_argument("--prompt-field", default="prompt", help="column of the prompt")
-    group.add_argument("--answer-field", default="answer", help="column of the gold answer")
-    group.add_argument(
-        "--option", action="append", default=[], metavar="KEY=JSON", help="option of the domain"
-    )
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -114,7 +101,7 @@ def _search(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from educe.domains.check import play_demonstration
 
-    settings = _settings(arguments)
+    settings = settings_of(arguments)
     domain = registry.load_domain(arguments.name, settings)
     try:
         task = domain.task(Split(arguments.split), arguments.index)
@@ -156,11 +143,8 @@ def _check(arguments: argparse.Namespace) -> int:
     from educe.domains.check import check_domain
     from educe.domains.fingerprint import differing_domains
 
-    settings = _settings(arguments)
-    is_own = bool(settings.path or settings.function)
-    patterns: Sequence[str] = arguments.names or (["my-domain"] if is_own else ["*"])
-    names = patterns if is_own else [n for p in patterns for n in registry.expand(p)]
-    chosen = dict.fromkeys(names, settings)
+    settings = settings_of(arguments)
+    chosen = dict.fromkeys(chosen_names(arguments, settings), settings)
     services, close = _services()
     reports = []
     try:
@@ -196,24 +180,6 @@ def _excluded(arguments: argparse.Namespace) -> int:
     else:
         _table(("family", "why it is not offered"), rows.items())
     return 0
-
-
-def _settings(arguments: argparse.Namespace) -> DomainSettings:
-    options: dict[str, Any] = {}
-    for text in arguments.option:
-        key, _, value = text.partition("=")
-        try:
-            options[key] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key] = value
-    return DomainSettings(
-        path=arguments.path,
-        function=arguments.function,
-        reward=tuple(arguments.reward),
-        prompt_field=arguments.prompt_field,
-        answer_field=arguments.answer_field,
-        options=options,
-    )
 
 
 def _services() -> tuple[Services, Any]:
