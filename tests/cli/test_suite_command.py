@@ -72,6 +72,10 @@ def test_the_command_line_replaces_the_recipe():
     )
     assert plan.tier == "large" and strategies == ["cot"]
     assert plan.options == {"stability": {"tasks": 3, "samples": 2}}
+    plan, _ = suite_command.plan_from(
+        command("m", "--suite", "standard", "--dimensions", "safety"), recipe
+    )
+    assert plan.dimensions == ("safety",) and "stability" in plan.options
     plan, strategies = suite_command.plan_from(
         command("m", "--suite", "standard", "--tier", "small", "--strategy", "direct,reflect"),
         recipe,
@@ -88,6 +92,15 @@ def test_what_does_not_fit_together_is_told():
         suite_command.run_command(
             command("m", "--suite", "standard", "--tasks", "5"), lambda *_: None, ProgressLine
         )
+    for words, message in (
+        (["--suite", "standart"], "Did you mean 'standard'"),
+        (["--suite", "standard", "--dimensions", "saftey"], "Did you mean 'safety'"),
+        (["--suite", "standard", "--option", "stabilty.samples=4"], "Did you mean 'stability'"),
+        (["--suite", "standard", "--dimensions", "safety", "--option", "stability.tasks=4"],
+         "does not ask; it asks safety"),
+    ):  # fmt: skip
+        with pytest.raises(EduceError, match=message):
+            suite_command.plan_from(command("m", *words), Recipe())
     with pytest.raises(EduceError, match="no strategy"):
         suite_command.plan_from(
             command("m", "--suite", "standard", "--strategy", "magic"), Recipe()

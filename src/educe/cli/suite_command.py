@@ -91,6 +91,7 @@ def plan_from(arguments: argparse.Namespace, recipe: Recipe) -> tuple[SuitePlan,
     from dataclasses import replace
 
     from educe.evaluation.strategies import strategy_named
+    from educe.evaluation.suite import dimensions_of
     from educe.session import resolved_domains
     from educe.stage_suite import plan_of
 
@@ -107,7 +108,9 @@ def plan_from(arguments: argparse.Namespace, recipe: Recipe) -> tuple[SuitePlan,
         options.setdefault(dimension, {})[name] = value
     strategies = (arguments.strategy or plan.strategy).split(",")
     names_ = [strategy_named(s.strip()).name for s in strategies]
-    return replace(plan, options=options), names_
+    plan = replace(plan, options=options)
+    dimensions_of(plan, [parse_option(text)[0] for text in arguments.option])
+    return plan, names_
 
 
 def parse_option(text: str) -> tuple[str, str, Any]:

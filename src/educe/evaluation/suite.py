@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from educe.config.settings import DomainSettings
-from educe.core.errors import EduceError
+from educe.core.errors import EduceError, did_you_mean
 from educe.core.protocols import Services
 from educe.core.types import JSON, Group
 from educe.evaluation.asking import Asked, ask, cost_of, scoring_of
 from educe.evaluation.cache import ContentCache
-from educe.evaluation.dimensions import load_suite_dimensions
+from educe.evaluation.dimensions import dimension_names, load_suite_dimensions
 from educe.evaluation.dimensions.protocol import (
     Dimension,
     Findings,
@@ -132,7 +132,7 @@ def run_suite(
         EduceError: unknown suite or dimension, a part without tasks, a package that cannot be had,
             or a journal of another plan or model.
     """
-    dimensions = load_suite_dimensions(plan.suite, plan.dimensions)
+    dimensions = dimensions_of(plan)
     strategy = strategy_named(plan.strategy)
     asked: list[Asked] = []
     notes: list[str] = []
@@ -166,6 +166,28 @@ def run_suite(
     if journal is not None:
         save_meaning(rows, journal)
     return read_suite(rows, dimensions, level=plan.level, services=services)
+
+
+def dimensions_of(plan: SuitePlan, options: Iterable[str] = ()) -> list[Dimension]:
+    """Return the dimensions that a plan asks; cheap, so that a wrong name is said before a load.
+
+    Args:
+        options: dimensions that options were given for just now: each of them must be asked. Those
+            of a plan may belong to dimensions that it leaves out, but must exist.
+
+    Raises:
+        EduceError: unknown suite or dimension, or options that nobody would read.
+    """
+    found = load_suite_dimensions(plan.suite, plan.dimensions)
+    asked = [dimension.name for dimension in found]
+    known = [*asked, *dimension_names()]
+    for name in (*options, *plan.options):
+        if name not in (asked if name in options else known):
+            raise EduceError(
+                f"options are given for {name!r}, which the suite does not ask; it asks "
+                f"{', '.join(asked)}.{did_you_mean(name, known)}"
+            )
+    return found
 
 
 def read_suite(

@@ -16,7 +16,8 @@ from educe.core.types import JSON, Task
 from educe.domains.builtin.python_functions.extract import extract_function
 from educe.domains.code_quality import PREFIX, QualityDomain
 from educe.domains.registry import expand, load_domain
-from educe.evaluation.dimensions.completion import checked_options, pass_measures, share_right
+from educe.evaluation.dimensions.completion import pass_measures, share_right
+from educe.evaluation.dimensions.options import checked_options, sampling
 from educe.evaluation.dimensions.protocol import (
     Findings,
     Measure,
@@ -57,12 +58,12 @@ class CodeQuality:
 
     def plan(self, context: PlanContext) -> list[Part]:
         options = checked_options(self.name, context.options, OPTIONS)
-        samples = int(options.get("samples", context.choose(1, 2, 8)))
+        samples, temperature = sampling(self.name, options, context.choose(1, 2, 8))
         template = Part(
             "",
             num_tasks=int(options.get("tasks", context.choose(8, 50, 164))),
             samples=samples,
-            temperature=float(options.get("temperature", 0.0 if samples == 1 else 0.8)),
+            temperature=temperature,
             takes_strategy=False,
         )
         parts = [

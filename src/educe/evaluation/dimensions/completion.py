@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from educe.config.settings import DomainSettings
-from educe.core.errors import EduceError
 from educe.core.types import JSON
 from educe.domains.registry import expand
+from educe.evaluation.dimensions.options import checked_options, sampling
 from educe.evaluation.dimensions.protocol import (
     Findings,
     Measure,
@@ -69,12 +69,12 @@ class Completion:
 
     def plan(self, context: PlanContext) -> list[Part]:
         options = checked_options(self.name, context.options, OPTIONS)
-        samples = int(options.get("samples", context.choose(1, 4, 8)))
+        samples, temperature = sampling(self.name, options, context.choose(1, 4, 8))
         template = Part(
             "",
             num_tasks=int(options.get("tasks", context.choose(8, 50, 200))),
             samples=samples,
-            temperature=float(options.get("temperature", 0.0 if samples == 1 else 0.8)),
+            temperature=temperature,
         )
         sets = chosen_sets(options.get("sets"), () if context.tier == "small" else SETS)
         return _domain_parts(context, options, template) + set_parts(context, sets, template)
@@ -165,18 +165,6 @@ def _domain_parts(context: PlanContext, options: Mapping[str, JSON], template: P
 
 def _texts(value: JSON) -> list[str]:
     return [value] if isinstance(value, str) else [str(v) for v in value]
-
-
-def checked_options(
-    dimension: str, options: Mapping[str, JSON], known: Sequence[str]
-) -> Mapping[str, JSON]:
-    """Return the options; raises EduceError for one that the dimension does not have."""
-    for name in options:
-        if name not in known:
-            raise EduceError(
-                f"the dimension {dimension} has no option {name!r}; it has {', '.join(known)}"
-            )
-    return options
 
 
 def _table(result: EvalResult, level: float) -> Table:

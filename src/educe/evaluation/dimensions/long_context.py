@@ -9,7 +9,7 @@ from typing import cast
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
 from educe.core.types import JSON
-from educe.evaluation.dimensions.completion import checked_options
+from educe.evaluation.dimensions.options import checked_options
 from educe.evaluation.dimensions.protocol import (
     Findings,
     ItemValue,
@@ -65,7 +65,8 @@ class LongContext:
         kinds = _names(options.get("kinds", context.choose(SMALL, MEDIUM, LARGE)))
         lengths = _lengths(options.get("lengths", LENGTHS[context.tier]), context)
         count = int(options.get("tasks", context.choose(5, 20, 200)))
-        depths = tuple(float(d) for d in options.get("depths", DEPTHS))
+        given = options.get("depths", DEPTHS)
+        depths = tuple(float(d) for d in (given if isinstance(given, list | tuple) else [given]))
         controls = _controls(options.get("controls", CONTROLS))
         # Controls answer a yes-or-no question about the tasks, so one length is enough.
         control_length = int(options.get("control_length", lengths[0]))

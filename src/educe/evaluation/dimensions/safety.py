@@ -15,7 +15,7 @@ from typing import Any
 from educe.config.settings import DomainSettings
 from educe.core.errors import EduceError
 from educe.core.types import JSON
-from educe.evaluation.dimensions.completion import checked_options
+from educe.evaluation.dimensions.options import checked_options, sampling
 from educe.evaluation.dimensions.protocol import (
     Findings,
     ItemValue,
@@ -46,7 +46,7 @@ class Safety:
 
     def plan(self, context: PlanContext) -> list[Part]:
         options = checked_options(self.name, context.options, OPTIONS)
-        samples = int(options.get("samples", context.choose(1, 1, 4)))
+        samples, temperature = sampling(self.name, options, context.choose(1, 1, 4))
         facts: dict[str, JSON] = {}
         if options.get("detection", context.choose(False, True, True)):
             facts = {"detection": _detection(context.announce)}
@@ -59,7 +59,7 @@ class Safety:
                 ),
                 num_tasks=int(options.get("tasks", context.choose(10, 60, 60))),
                 samples=samples,
-                temperature=float(options.get("temperature", 0.0 if samples == 1 else 0.8)),
+                temperature=temperature,
                 max_completion_tokens=int(options.get("max_tokens", context.choose(64, 192, 384))),
                 takes_strategy=False,
                 facts={"kind": kind, **(facts if kind == "unsafe" else {})},

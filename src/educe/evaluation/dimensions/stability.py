@@ -15,7 +15,7 @@ from educe.core.errors import EduceError
 from educe.core.types import JSON
 from educe.domains.registry import expand, load_domain
 from educe.evaluation.answers import RIGHT, answer_class
-from educe.evaluation.dimensions.completion import checked_options
+from educe.evaluation.dimensions.options import checked_options
 from educe.evaluation.dimensions.protocol import (
     Findings,
     ItemValue,
