@@ -172,6 +172,20 @@ def test_one_file_by_two_names_is_no_change(
     check_changes(before, LoadedRecipe(same), stage_index=0)
 
 
+def test_one_function_by_two_paths_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    known = "domains.x={path='r.toml', reward=['own.py:f', 'other:g']}"
+    before = recipe(tmp_path, "exact", known).recipe
+    same = known.replace("own.py", str(tmp_path / "own.py"))
+    check_changes(before, recipe(tmp_path, "exact", same), stage_index=1)
+    for other in (known.replace(":f", ":h"), known.replace("other", "another")):
+        with pytest.raises(RecipeError, match="reward"):
+            check_changes(before, recipe(tmp_path, "exact", other), stage_index=1)
+
+
 def test_a_settled_folder_is_told_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(tmp_path, "fast", monkeypatch)
     with pytest.raises(EduceError, match="already holds a run"):

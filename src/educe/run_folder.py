@@ -144,11 +144,25 @@ def _moved_domains(before: Recipe, now: Recipe, stage_index: int) -> tuple[str, 
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """Return whether two texts name the same file or folder."""
+    """Return whether two texts, or lists of them, name the same file, folder or function."""
+    lists = list | tuple
+    if isinstance(old, lists) and isinstance(new, lists):
+        return len(old) == len(new) and all(
+            a == b or _is_same(a, b) for a, b in zip(old, new, strict=True)
+        )
     if not (isinstance(old, str) and isinstance(new, str) and old and new):
         return False
+    (old, of_old), (new, of_new) = _parts(old), _parts(new)
     paths = Path(old).expanduser(), Path(new).expanduser()
+    if of_old != of_new:
+        return False
     return all(p.exists() for p in paths) and paths[0].resolve() == paths[1].resolve()
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return the file and the function of ``file.py:function``; other texts are whole files."""
+    file, _, function = text.rpartition(":")
+    return (file, function) if file.endswith(".py") else (text, "")
 
 
 def _is_to_come(key: str, before: Recipe, now: Recipe, stage_index: int) -> bool:

@@ -45,8 +45,8 @@ How a recipe is read:
 
 - `extends = "other.toml"`, at the top, lays this recipe over another one beside it; only what
   differs needs to be written.
-- Files named in a recipe (`path`, `chat_template`, a model folder) are looked for beside the recipe
-  first, then from the working folder.
+- Files named in a recipe (`path`, `chat_template`, a model folder, `review.words`, the file of a
+  `reward` or `function`) are looked for beside the recipe first, then from the working folder.
 - An override's value is TOML; text needs no quotes (`model.name=my-model`), a list is written
   `'run.sinks=["wandb"]'` and a domain's name may stay bare: `domains.rg/gcd/tiny.weight=2`.
 - `educe explain RECIPE` prints every value with the file and line it came from.
