@@ -151,7 +151,22 @@ def test_an_implicit_prompt_does_not_end_inside_an_assistant_turn() -> None:
 def test_an_implicit_prompt_of_text_ends_at_a_word() -> None:
     row = {"chosen": "The sky is blue.", "rejected": "The sky is blurred."}
     pair = preference(row, template="none")
-    assert pair == Pair(Written("The sky is ", "blue."), Written("The sky is ", "blurred."))
+    assert pair == Pair(Written("The sky is", " blue."), Written("The sky is", " blurred."))
+    said = preference(row)
+    assert isinstance(said, Pair)
+    assert said.chosen == Written((user("The sky is"),), (assistant("blue."),))
+    lines = {"chosen": "Sky?\nBlue.", "rejected": "Sky?\nRed."}
+    pair = preference(lines, template="none")
+    assert pair == Pair(Written("Sky?\n", "Blue."), Written("Sky?\n", "Red."))
+
+
+def test_labelled_messages_and_text() -> None:
+    """TRL's unpaired rows, with columns that mean nothing here."""
+    extra = {"score": 3.5, "source": "x"}
+    spoken = preference({"prompt": [ASKED], "completion": [WRONG], "label": False, **extra})
+    assert spoken == Labelled(Written((user("What is the sky?"),), (assistant("Green."),)), False)
+    row = {"prompt": "The sky is", "completion": " blue.", "label": True, **extra}
+    assert preference(row, template="none") == Labelled(Written("The sky is", " blue."), True)
 
 
 def test_a_prompt_that_is_repeated_in_the_completions_is_taken_off() -> None:

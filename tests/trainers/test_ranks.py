@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from educe.algorithms.catalogue import BUNDLES
 from educe.api import train
 from educe.cluster.launch import free_port
 from educe.core.errors import InfrastructureError
 from educe.models.tiny import save_tiny
 from tests.trainers.recipes import tiny_recipe
+from tests.trainers.test_gradients import ALL
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,23 +27,25 @@ torch.set_num_threads(1)
 from educe.config.settings import OptimizerSettings
 from educe.models.load import load
 from educe.parallel.collectives import ProcessGroup, SingleProcess
-from educe.algorithms.catalogue import BUNDLES
 from educe.trainers.credit import losses_of
 from educe.trainers.step import TrainerState, accumulate_gradients
-from tests.trainers.test_gradients import head_for, make_samples
+from tests.trainers.test_gradients import ALL, head_for, make_samples
 folder, out, rank, size, port = sys.argv[1:6]
 group = SingleProcess() if size == "1" else ProcessGroup(
     int(rank), int(size), "127.0.0.1", int(port))
 model = load(folder, dtype="float64")
 grads = {}
-for name in sys.argv[6:]:
+for entry in sys.argv[6:]:
+    # "NAME:1" is the batch's first sample alone: the second rank has none.
+    name, _, count = entry.partition(":")
     state = TrainerState.create(model, OptimizerSettings(micro_batch_tokens=70), 1e-3,
                                 collectives=group,
-                                value_head=head_for(model) if BUNDLES[name].needs_values else None)
+                                value_head=head_for(model) if ALL[name].needs_values else None)
     state.optimizer.zero_grad(set_to_none=True)
-    tally = accumulate_gradients(state, make_samples([name]), losses_of({name: BUNDLES[name]}))
-    grads[name] = torch.cat([p.grad.reshape(-1) for _, p in state.trainable()]).clone()
-    grads[name + "/loss"] = torch.tensor([tally.values()["loss"]], dtype=torch.float64)
+    samples = make_samples([name])[:int(count) if count else None]
+    tally = accumulate_gradients(state, samples, losses_of({name: ALL[name]}))
+    grads[entry] = torch.cat([p.grad.reshape(-1) for _, p in state.trainable()]).clone()
+    grads[entry + "/loss"] = torch.tensor([tally.values()["loss"]], dtype=torch.float64)
 save_file(grads, out)
 """
 
@@ -59,13 +61,13 @@ def run_ranks(folder: Path, out: Path, size: int, names: list[str]) -> list[dict
         )
         for rank, file in enumerate(files)
     ]
-    assert [child.wait(timeout=240) for child in children] == [0] * size
+    assert [child.wait(timeout=600) for child in children] == [0] * size
     return [load_file(file) for file in files]
 
 
 def test_two_ranks_give_one_ranks_gradients(tmp_path):
     folder = save_tiny(tmp_path / "m", dtype="float64", seed=3)
-    names = sorted(BUNDLES)
+    names = [*sorted(ALL), "grpo:1", "ppo:1"]
     (one,) = run_ranks(folder, tmp_path, 1, names)
     two = run_ranks(folder, tmp_path, 2, names)
     for name in names:

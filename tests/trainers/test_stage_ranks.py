@@ -1,4 +1,7 @@
-"""Two trainer ranks take the step that one takes: preference losses, SFT with noise, evaluation."""
+"""Two trainer ranks take the step that one takes.
+
+Preference losses, SFT with noise, distillation, evaluation.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,14 @@ from educe.algorithms.preferences import PREFERENCES
 from educe.config.settings import OptimizerSettings
 from educe.models.load import load
 from educe.parallel.collectives import ProcessGroup, SingleProcess
+from educe.algorithms.losses.distillation import on_policy_distillation
+from educe.trainers.distillation import distillation_samples, fill_baseline
 from educe.trainers.preference import evaluate_preferences, preference_step, side_logprobs
 from educe.trainers.regularise import regularised_forward
-from educe.trainers.step import TrainerState, optimizer_step
+from educe.trainers.step import TrainerState, fill_logprobs, optimizer_step
 from educe.trainers.supervised import evaluate_loss, supervised_samples
 from tests.trainers.test_preference import cases
+from tests.trainers.test_sampled import made_groups
 from tests.trainers.test_supervised import items
 folder, out, rank, size, port = sys.argv[1:6]
 group = SingleProcess() if size == "1" else ProcessGroup(
@@ -67,6 +73,11 @@ found["sft/eval"] = torch.tensor([values["eval_loss"]], dtype=torch.float64)
 forward = regularised_forward(label_smoothing=0.1, noise=5.0, longest=36, key=(0, 1))
 keep("sft", optimizer_step(
     own, supervised_samples(items()), {"cross_entropy": cross_entropy}, 1.0, forward))
+own = state()
+samples = distillation_samples(made_groups())
+fill_logprobs(other, samples, "teacher_logprobs", 70)
+fill_baseline(samples, 20.0)
+keep("distillation", optimizer_step(own, samples, {"distillation": on_policy_distillation}, 1.0))
 save_file({k: v.contiguous() for k, v in found.items()}, out)
 """
 
@@ -87,9 +98,9 @@ def test_two_ranks_take_one_rank_s_steps(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path / "m", dtype="float64", seed=3)
     (one,) = run_ranks(folder, tmp_path, 1)
     for rank in run_ranks(folder, tmp_path, 2):
-        for name in [*PREFERENCES, "sft"]:
+        for name in [*PREFERENCES, "sft", "distillation"]:
             assert one[name].norm() > 0
             assert (rank[name] - one[name]).norm() / one[name].norm() <= 1e-9
-            for part in ("loss", "eval"):
+            for part in ("loss", "eval") if name != "distillation" else ("loss",):
                 both = rank[f"{name}/{part}"], one[f"{name}/{part}"]
                 assert torch.allclose(*both, rtol=1e-11), (name, part)

@@ -163,7 +163,11 @@ def _pair(cells: _Cells) -> Pair:
 
 
 def _implicit(cells: _Cells) -> tuple[Written, Written]:
-    """The prompt is what both completions begin with (for text: up to the last space in it)."""
+    """The prompt is what both completions begin with.
+
+    Of text: up to the last white space in it. A blank there belongs to the completions, as
+    tokenizers join it with the word behind it (and as TRL cuts).
+    """
     both = cells.value("chosen"), cells.value("rejected")
     if all(isinstance(value, str) for value in both):
         chosen, rejected = both
@@ -172,6 +176,7 @@ def _implicit(cells: _Cells) -> tuple[Written, Written]:
             same -= 1  # each completion keeps something of its own
         while same and not chosen[same - 1].isspace():
             same -= 1
+        same -= same > 0 and chosen[same - 1] == " "
         prompt = chosen[:same]
         return (
             cells.as_written(prompt, chosen[same:], "chosen"),
