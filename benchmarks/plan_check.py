@@ -1,13 +1,17 @@
 """Compares ``educe plan`` with runs that were not used to fit it: peak memory and seconds a step.
 
+    python benchmarks/plan_check.py --fit                        # constants of preflight/predict.py
     python benchmarks/plan_check.py [--steps 4] [--only NAME …] [--out FILE]
 
 Each run of ``RUNS`` is probed (what its completions are like), planned with the probe, then run for
 a few steps on the real 135M model. Memory is the proportional set size (PSS) of the trainer and all
 its children, the highest of samples every quarter second; the first step warms up and is not
-counted. The fit used ``FITTED`` alone (``--fit`` runs it, to see the parts). About 8 minutes on two
-idle cores, most of it the runs themselves; a first call measures the machine as well (a minute for
-each pair of types).
+counted. About 8 minutes on two idle cores, most of it the runs themselves; a first call measures
+the machine as well (a minute for each pair of types).
+
+``--fit`` does the same with the runs of ``FITTED``, which are none of those, and prints what the
+constants should be: the seconds that no measured part accounts for, as a part a step and a part a
+completion, and the memory of a reward worker. Put them into predict.py, then check.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +63,43 @@ RUNS = (
     Run("rl, bf16, ten domains with tools and programs", "quickstart", "rl", ()),
     Run("sft, bf16", "quickstart", "sft", ("sft.num_tasks=480",)),
 )  # fmt: skip
-FITTED = Run("fit: rl, bf16, 6 x 8", "quickstart", "rl", ("rl.prompts=6", "engine.max_rows=48"))
+# Two sizes, so that what is by the step and what is by the completion can be told apart.
+FITTED = (
+    Run("fit: rl, bf16, 6 x 8", "quickstart", "rl", ("rl.prompts=6", "engine.max_rows=48")),
+    Run(
+        "fit: rl, bf16, 4 x 4",
+        "quickstart",
+        "rl",
+        ("rl.prompts=4", "rl.group_size=4", "engine.max_rows=48"),
+    ),
+)
+_WORKER_MODULE = "educe.rollout.score_worker"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--only", nargs="+", help="names of runs")
-    parser.add_argument("--fit", action="store_true", help="the run that constants were fitted on")
+    parser.add_argument("--fit", action="store_true", help="find the constants")
+    parser.add_argument("--recipe", default="", help="replaces the runs' recipe")
+    parser.add_argument(
+        "--set", dest="overrides", nargs="*", default=[], metavar="section.key=value"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    runs = (FITTED,) if given.fit else [r for r in RUNS if not given.only or r.name in given.only]
-    with quiet_machine(), tempfile.TemporaryDirectory(prefix="educe-plan-check-") as scratch:
+    with quiet_machine():
+        return measure(given)
+
+
+def measure(given: argparse.Namespace) -> int:
+    runs = FITTED if given.fit else [r for r in RUNS if not given.only or r.name in given.only]
+    runs = [
+        replace(r, recipe=given.recipe or r.recipe, overrides=(*r.overrides, *given.overrides))
+        for r in runs
+    ]
+    if not runs:
+        sys.exit(f"no such run; known: {'; '.join(r.name for r in RUNS)}")
+    with tempfile.TemporaryDirectory(prefix="educe-plan-check-") as scratch:
         rows = [check(run, given.steps, Path(scratch)) for run in runs]
     for row in rows:
         print(
@@ -78,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"({row['memory_error']:+.0%}); step {row['step_s']:.2f} s, planned "
             f"{row['planned_s']:.2f} ({row['time_error']:+.0%})"
         )
+    if given.fit:
+        print("\n".join(told_constants(rows)))
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -85,7 +116,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         abs(r["memory_error"]) <= MEMORY_TOLERANCE and abs(r["time_error"]) <= TIME_TOLERANCE
         for r in rows
     )
-    return 0 if is_good else 1
+    return 0 if is_good or given.fit else 1
+
+
+def told_constants(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines of preflight/predict.py that the fitted runs ask for."""
+    step_s, handling_s = fitted_handling(
+        [(row["completions"], row["unexplained_s"]) for row in rows]
+    )
+    lines = ["", "for preflight/predict.py:", f"_HANDLING_S = {handling_s:.4f}"]
+    lines.append(f"_STEP_S = {step_s:.3f}")
+    workers = [row["worker_bytes"] for row in rows if row["worker_bytes"]]
+    if workers:
+        lines.append(f"_WORKER_BYTES = {statistics.mean(workers) / 2**20:.0f} * 1024**2")
+    lines += ["", "seconds a step, measured and planned without handling:"]
+    for row in rows:
+        planned = sum(s for n, s in row["planned_parts"].items() if n != "handling")
+        measured = ", ".join(f"{n} {s:.2f}" for n, s in row["measured_parts"].items())
+        parts = ", ".join(f"{n} {s:.2f}" for n, s in row["planned_parts"].items())
+        lines.append(f"  {row['run']}: {row['step_s']:.2f} ({measured}); {planned:.2f} ({parts})")
+    return lines
+
+
+def fitted_handling(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return (seconds a step, seconds a completion) that come nearest to what is unexplained.
+
+    Neither is negative: where one would be, the other alone explains what it can.
+
+    Args:
+        rows: completions of a step, and its seconds that no measured part accounts for.
+    """
+    counts, seconds = ([row[i] for row in rows] for i in (0, 1))
+    centre, mean = statistics.mean(counts), statistics.mean(seconds)
+    spread = sum((c - centre) ** 2 for c in counts)
+    slope = sum((c - centre) * s for c, s in rows) / spread if spread else 0.0
+    start = mean - slope * centre
+    if slope < 0:
+        return max(0.0, mean), 0.0
+    if start < 0:
+        return 0.0, max(0.0, sum(c * s for c, s in rows) / sum(c * c for c in counts))
+    return start, slope
 
 
 def check(run: Run, steps: int, scratch: Path) -> dict[str, Any]:
@@ -103,11 +173,13 @@ def check(run: Run, steps: int, scratch: Path) -> dict[str, Any]:
         encoding="utf-8",
     )
     planned = json.loads(_educe("plan", run.recipe, *overrides, "--json", "--probe", str(probe)))
-    peak = _run_and_weigh(run.recipe, overrides, folder / "log.txt")
+    peak, worker_bytes = _run_and_weigh(run.recipe, overrides, folder / "log.txt")
     rows = [r for r in RunReader(folder / "run").metrics() if r.stage == run.stage]
     step_s = statistics.mean(r.wall_time_s for r in rows[1:])
     (stage,) = planned["stages"]
     planned_s, planned_gb = stage["step"]["seconds"], planned["memory"]["total"] / 2**30
+    parts = stage["step"]["parts"]
+    phases = sorted({k for r in rows[1:] for k in r.values if k.startswith("time/")})
     return {
         "run": run.name,
         "memory_gb": peak / 2**30,
@@ -116,6 +188,16 @@ def check(run: Run, steps: int, scratch: Path) -> dict[str, Any]:
         "step_s": step_s,
         "planned_s": planned_s,
         "time_error": planned_s / step_s - 1.0,
+        "completions": stage["step"]["completions"],
+        "unexplained_s": step_s - (planned_s - parts.get("handling", 0.0)),
+        "worker_bytes": worker_bytes,
+        "planned_parts": parts,
+        "measured_parts": {
+            k.removeprefix("time/").removesuffix("_s"): statistics.mean(
+                r.values.get(k, 0.0) for r in rows[1:]
+            )
+            for k in phases
+        },
         "planned": planned,
         "steps_s": [r.wall_time_s for r in rows],
         "times": [{k: v for k, v in r.values.items() if k.startswith("time/")} for r in rows],
@@ -132,29 +214,44 @@ def _educe(*arguments: str) -> str:
     return done.stdout
 
 
-def _run_and_weigh(recipe: str, overrides: Sequence[str], log: Path) -> int:
-    """Train; return the highest PSS of the process and its children, in bytes."""
+def _run_and_weigh(recipe: str, overrides: Sequence[str], log: Path) -> tuple[int, float]:
+    """Train; return the highest PSS of the process and its children, and then the mean of a reward
+    worker's, in bytes (0 without workers)."""
     command = [sys.executable, "-m", "educe", "train", recipe, *overrides, "--plain"]
     with log.open("w", encoding="utf-8") as stream:
         process = psutil.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-        peak = 0
+        peak, worker = 0, 0.0
         while process.poll() is None:
-            peak = max(peak, _weight(process))
+            total, workers = _weight(process)
+            if total > peak:
+                peak = total
+                worker = statistics.mean(workers) if workers else worker
             time.sleep(_SAMPLED_EVERY_S)
     if process.returncode:
         sys.exit(f"the run failed:\n{log.read_text(encoding='utf-8')[-4000:]}")
-    return peak
+    return peak, worker
 
 
-def _weight(process: psutil.Process) -> int:
-    total = 0
+def _weight(process: psutil.Process) -> tuple[int, list[int]]:
+    """Return the PSS of a process with its children, and of each reward worker."""
+    total, workers = 0, []
     try:
         family = [process, *process.children(recursive=True)]
     except psutil.Error:
-        return 0
+        return 0, []
     for member in family:
-        total += _proportional(member.pid)
-    return total
+        own = _proportional(member.pid)
+        total += own
+        if own and _is_worker(member):
+            workers.append(own)
+    return total, workers
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return any(_WORKER_MODULE in word for word in process.cmdline())
+    except psutil.Error:  # it ended meanwhile
+        return False
 
 
 def _proportional(pid: int) -> int:

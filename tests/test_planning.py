@@ -144,6 +144,20 @@ def test_updates_references_and_ranks_cost_what_they_do(recipe: Path, tmp_path: 
     assert with_reference["log-probabilities"] == pytest.approx(0.3 * 880 / 100)
 
 
+def test_a_batch_by_tokens_has_as_many_prompts_as_fill_it(recipe: Path, tmp_path: Path) -> None:
+    """A group is a prompt of 30 and four completions of 20 tokens: 110."""
+    probed = read_probe(probe_of(tmp_path))
+
+    def completions(*overrides: str) -> float:
+        plan = planned(recipe, 'stages=["rl"]', *overrides)
+        return predict_rl_step(plan, FLAT, loads_of(plan, probed)).completions
+
+    assert completions() == 32
+    assert completions("rl.batch_tokens=330", "rl.prompts=50") == pytest.approx(4 * 3.5)
+    assert completions("rl.batch_tokens=330", "rl.prompts=2") == 8
+    assert completions("rl.batch_tokens=1", "rl.updates=2") == 8
+
+
 def test_lengths_are_read_from_quantiles() -> None:
     load = DomainLoad("d", 1.0, 4, 10.0, (0.0, 10.0, 40.0), 0.0, 1.0, 1.0, 0.0)
     assert load.mean_length == 15.0

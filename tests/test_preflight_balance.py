@@ -11,6 +11,7 @@ from educe.config.settings import Recipe
 from educe.explain import explain, render
 from educe.preflight import data
 from educe.preflight.balance import balance_lines, check_balance
+from educe.preflight.batch import check_batch_tokens
 from educe.preflight.mixing import check_lengths, check_mixture
 from educe.preflight.plan import Plan
 
@@ -136,6 +137,30 @@ def test_a_limit_that_holds_nothing_back_is_refused_once_prompts_are_known():
         plan.domains[name] = replace(domain, prompt_tokens=80)
     (problem,) = check_lengths(plan)
     assert "about 80 tokens" in str(problem) and "256 holds nothing back" in str(problem)
+
+
+def test_tokens_that_no_batch_reaches_are_refused_once_prompts_are_known():
+    from dataclasses import replace
+
+    plan, _ = planned(rl={"batch_tokens": 2000, "prompts": 4, "group_size": 4, "updates": 2})
+    assert list(check_batch_tokens(plan)) == [], "no prompt was measured"
+    for name, domain in plan.domains.items():
+        plan.domains[name] = replace(domain, prompt_tokens=30, completion_tokens=10, max_turns=1)
+    (problem,) = check_batch_tokens(plan)
+    assert "no batch of at most rl.prompts = 4 prompts reaches 2000 tokens" in str(problem)
+    assert "at most about 280" in str(problem)
+    plan, _ = planned(rl={"batch_tokens": 200, "prompts": 4, "group_size": 4, "updates": 2})
+    assert list(check_batch_tokens(plan)) == []
+    assert "predicted to reach 200 tokens (at least 2, at most 4 prompts)" in plan.notes[-1]
+    plan, _ = planned()
+    assert list(check_batch_tokens(plan)) == [] and plan.notes == []
+
+
+def test_explain_says_how_batches_end():
+    recipe = Recipe.model_validate({"domains": TWO, "stages": ["rl"], "rl": {"batch_tokens": 900}})
+    told, _ = explain(LoadedRecipe(recipe))
+    assert told["batch"]["rl"]["tokens_a_batch"] == 900
+    assert "ends with the prompt that is predicted to reach 900 tokens" in render(told)
 
 
 def test_explain_says_what_will_be_done():

@@ -28,8 +28,9 @@ from educe.core.errors import InfrastructureError
 from educe.models.architectures import ModelShape
 from educe.models.packaged_weights import cache_folder
 from educe.preflight.costs import Curve, StepCosts
+from educe.preflight.devices import num_cores
 
-FORMAT = 1
+FORMAT = 2
 _TIMEOUT_S = 1200
 # Layers beyond this many weights are extrapolated from two smaller depths.
 _MEASURED_WEIGHTS = 400_000_000
@@ -51,6 +52,7 @@ class CalibrationOrder:
     max_rows: int
     lora_rank: int
     has_checkpointing: bool
+    is_offloaded: bool = False
 
     @staticmethod
     def of(recipe: Recipe, shape: ModelShape) -> CalibrationOrder:
@@ -63,10 +65,11 @@ class CalibrationOrder:
             forward=engine.forward,
             is_exact=recipe.run.mode == "exact",
             device=model.device,
-            threads=recipe.run.threads or os.cpu_count() or 1,
+            threads=recipe.run.threads or num_cores(),
             max_rows=engine.max_rows,
             lora_rank=model.lora.rank,
             has_checkpointing=model.gradient_checkpointing,
+            is_offloaded=model.gradient_checkpointing and model.activation_offload,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ def machine_facts() -> dict[str, Any]:
                 found[name.strip()] = value.strip()
     except OSError:
         found["processor"] = platform.processor()
-    return {**found, "cores": os.cpu_count(), "system": platform.system()}
+    return {**found, "cores": num_cores(), "system": platform.system()}
 
 
 def depths_of(shape: ModelShape) -> tuple[int, ...]:
@@ -199,18 +202,21 @@ def measure(order: CalibrationOrder, num_layers: int) -> StepCosts:
     start = bench.memory()
     lora = {"rank": order.lora_rank, "alpha": 32.0, "targets": "all-linear"}
     model = blank_model(
-        order.shape, num_layers=num_layers, dtype=order.dtype, device=order.device, lora=lora
+        order.shape,
+        num_layers=num_layers,
+        dtype=order.dtype,
+        device=order.device,
+        lora=lora,
+        checkpointing=order.has_checkpointing,
+        offload=order.is_offloaded,
     )
-    if order.has_checkpointing:
-        model.causal.gradient_checkpointing_enable()
-        model.causal.train()
     on_device = model.device.type != "cpu"
     sampled = bench.sample(model)
     trained = bench.train(model)
     return StepCosts(
-        source=f"measured on this machine ({os.cpu_count()} cores)",
+        source=f"measured on this machine ({num_cores()} cores)",
         start_bytes=float(start),
-        num_cores=0 if on_device else (os.cpu_count() or 1),
+        num_cores=0 if on_device else num_cores(),
         **sampled,
         **trained,
     )

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from educe.models.activations import recompute_layers, shelf_for
 from educe.models.architectures import ModelShape
 from educe.models.attention import ATTENTION_NAME
+from educe.models.lean_layers import make_lean
 from educe.models.load import LoadedModel, add_lora, pick_device
 from educe.models.tiny import byte_tokenizer, tiny_config
 
@@ -20,12 +22,15 @@ def blank_model(
     dtype: str = "float32",
     device: str = "cpu",
     lora: dict[str, Any] | None = None,
+    checkpointing: bool = False,
+    offload: bool = False,
 ) -> LoadedModel:
-    """Return a model of these sizes; what it says means nothing.
+    """Return a model of these sizes, its parts as :func:`educe.models.load.load` makes them; what
+    it says means nothing.
 
     Args:
         num_layers: replaces the shape's; 0 keeps it.
-        lora: as of :func:`educe.models.load.load`.
+        lora, checkpointing, offload: as of ``load``.
     """
     from transformers import AutoModelForCausalLM
 
@@ -46,5 +51,9 @@ def blank_model(
         config, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME
     ).to(place)
     causal.train(False)
+    make_lean(causal)
     adapter = add_lora(causal, lora) if lora and lora["rank"] else None
-    return LoadedModel("blank", Path(), causal, byte_tokenizer(), place, adapter)
+    shelf = shelf_for(place, offload=offload) if checkpointing else None
+    if shelf is not None:
+        recompute_layers(causal, shelf)
+    return LoadedModel("blank", Path(), causal, byte_tokenizer(), place, adapter, shelf)

@@ -13,9 +13,9 @@ from typing import Any
 
 from educe.core.types import JSON
 from educe.models.architectures import ModelShape
+from educe.preflight.activations import BYTES, layer_bytes, shelved_layer_bytes
 from educe.preflight.hardware import GpuProfile
 
-BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int8": 2}  # int8: its cache is in bf16
 # Part of a pack's tokens that is trained where its cost is measured: groups of 8 completions of 48
 # tokens that share a prompt of 64.
 TRAINED = 8 * 48 / (64 + 8 * 48)
@@ -134,7 +134,7 @@ def gpu_costs(gpu: GpuProfile, shape: ModelShape, work: Workspace, trained: int)
         trained: weights that the optimizer changes.
     """
     bandwidth = gpu.bandwidth_gb_s * 1e9 * _OF_BANDWIDTH
-    sampling, compute = BYTES[work.sampling], BYTES[work.compute]
+    sampling = BYTES[work.sampling]
     weights = shape.num_parameters
     starts = shape.num_layers * _STARTS_A_LAYER * _START_S
 
@@ -148,7 +148,7 @@ def gpu_costs(gpu: GpuProfile, shape: ModelShape, work: Workspace, trained: int)
         return starts + max(moved, products(rows, work.sampling))
 
     def train(tokens: float, passes: float) -> float:
-        moved = passes * tokens * activation_bytes(shape, compute, work) / bandwidth
+        moved = passes * tokens * activation_bytes(shape, work) / bandwidth
         return passes * starts + max(products(tokens, work.compute) * passes, moved)
 
     passes = 4.0 if work.has_checkpointing else 3.0
@@ -175,14 +175,14 @@ def gpu_costs(gpu: GpuProfile, shape: ModelShape, work: Workspace, trained: int)
     )
 
 
-def activation_bytes(shape: ModelShape, width: int, work: Workspace) -> float:
-    """Return the bytes that a token keeps for the backward; see ``estimate`` for the count."""
-    query = shape.num_heads * shape.head_width
-    other = shape.num_key_value_heads * shape.head_width
-    layer = 8 * shape.width + 3 * query + 3 * other + 4 * shape.intermediate
+def activation_bytes(shape: ModelShape, work: Workspace) -> int:
+    """Return the bytes that a token keeps for the backward."""
+    master, compute = BYTES[work.master], BYTES[work.compute]
+    layer = layer_bytes(shape, master=master, compute=compute)
     if work.has_checkpointing:
-        return (shape.num_layers * shape.width + layer) * width
-    return shape.num_layers * layer * width
+        kept = shelved_layer_bytes(shape, master=master, compute=compute)
+        return shape.num_layers * kept + layer
+    return shape.num_layers * layer
 
 
 def train_bytes(shape: ModelShape, work: Workspace, tokens: float) -> float:
@@ -190,4 +190,4 @@ def train_bytes(shape: ModelShape, work: Workspace, tokens: float) -> float:
     width = BYTES[work.compute]
     logits = 2 * min(tokens, _LOGIT_ROWS) * shape.vocabulary * max(width, 4)
     copies = shape.num_parameters * width if work.compute != work.master else 0
-    return tokens * activation_bytes(shape, width, work) + logits + copies
+    return tokens * activation_bytes(shape, work) + logits + copies

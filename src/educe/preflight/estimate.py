@@ -1,11 +1,4 @@
-"""How much memory and disk a run takes, from sizes alone. Estimates, meant to be right within 30 %.
-
-Values saved for the backward, per layer and token of width D, query width Q, key/value width K
-and intermediate I: input and output of the two norms (4 D), queries, the attention's output and
-its copy for the next product (3 Q), keys and values (3 K), and gate, up and their product (3 I).
-Counted over the storages that a forward of three layers of the 135M model's widths keeps: 6 % over
-in fp32, 8 % under in bf16 (models.lean_layers).
-"""
+"""How much memory and disk a run takes, from sizes alone; meant to be right within 30 %."""
 
 from __future__ import annotations
 
@@ -13,11 +6,11 @@ from dataclasses import dataclass
 
 from educe.config.settings import ModelSettings
 from educe.models.architectures import ModelShape
+from educe.preflight.activations import BYTES, layer_bytes, shelved_layer_bytes
 from educe.preflight.devices import takes_cuda
 from educe.preflight.plan import Plan
 from educe.preflight.stages import CHARACTERS_PER_TOKEN, keeps_preference_copy, samples
 
-BYTES = {"float32": 4, "bfloat16": 2, "float64": 8, "int8": 2}  # int8: its cache is in bf16
 GIB = 1024**3
 # Python, torch and transformers, loaded and idle; then one reward worker; then a process of
 # [prefetch], which loads a tokenizer of transformers and with it torch.
@@ -144,15 +137,13 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
 
 def _activations(plan: Plan, shape: ModelShape, width: int) -> int:
     tokens = min(plan.recipe.optimizer.micro_batch_tokens, _largest_update(plan))
-    query = shape.num_heads * shape.head_width
-    other = shape.num_key_value_heads * shape.head_width
-    layer = 4 * shape.width + 3 * query + 3 * other + 3 * shape.intermediate
-    logits = 2 * min(tokens, _LOGIT_ROWS) * shape.vocabulary * max(width, 4)
     model = plan.recipe.model
+    layer = layer_bytes(shape, master=BYTES[model.dtype], compute=width)
+    logits = 2 * min(tokens, _LOGIT_ROWS) * shape.vocabulary * max(width, 4)
     if not model.gradient_checkpointing:
-        return tokens * shape.num_layers * layer * width + logits
+        return tokens * shape.num_layers * layer + logits
     kept = 0 if is_put_into_file(model) else 1
-    return tokens * layer * width + kept * shelved_bytes(plan, shape) + logits
+    return tokens * layer + kept * shelved_bytes(plan, shape) + logits
 
 
 def shelved_bytes(plan: Plan, shape: ModelShape) -> int:
@@ -160,9 +151,7 @@ def shelved_bytes(plan: Plan, shape: ModelShape) -> int:
     master = BYTES[plan.recipe.model.dtype]
     compute = BYTES.get(plan.recipe.model.compute_dtype, master)
     tokens = min(plan.recipe.optimizer.micro_batch_tokens, _largest_update(plan))
-    query = shape.num_heads * shape.head_width
-    # The residual stream is as wide as the weights, whatever autocast computes in.
-    layer = shape.width * master + query * compute + shape.num_heads * 4
+    layer = shelved_layer_bytes(shape, master=master, compute=compute)
     return tokens * shape.num_layers * layer
 
 

@@ -22,7 +22,8 @@ from educe.preflight.workload import DomainLoad
 
 # Contexts at which decode steps are measured (see ``calibration``).
 _MEASURED_CONTEXT = 72
-# Parsing, records and the way through the workers, of one completion (fitted, see docs/design).
+# Parsing, records and the way through the workers, of one completion; what a step takes besides;
+# a reward worker's memory. First guesses: `python benchmarks/plan_check.py --fit` finds them.
 _HANDLING_S = 0.004
 _STEP_S = 0.15
 # Part of a worker's second that the model's threads lose where they share the cores.
