@@ -367,6 +367,7 @@ class Box:
             flags.append("killed_descendants")
         if flags:
             self.facts["flags"] = flags
+        self._close_listener()  # what is left of the job is being ended: nobody waits for an answer
         self.exit_status = status
         self.facts["wall_s"] = time.monotonic() - self.started
         self.facts["cpu_s"] = self.cpu_s = max(cpu_s, self.cpu_s)

@@ -13,8 +13,12 @@ _write, _exit = os.write, os._exit  # before any candidate could patch them
 
 
 def send(fd: int, kind: int, index: int = 0, cpu_s: float = 0.0, body: bytes = b"") -> None:
-    """Write one whole frame; a closed channel is ignored (nobody listens any more)."""
-    data = HEADER.pack(kind, index, cpu_s, len(body)) + body
+    """Write one whole frame; ends the process when nobody listens any more."""
+    write_all(fd, HEADER.pack(kind, index, cpu_s, len(body)) + body)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write whole frames; ends the process when nobody listens any more."""
     try:
         while data:
             data = data[_write(fd, data) :]

@@ -7,6 +7,7 @@ single-threaded where it forks.
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import signal
@@ -42,8 +43,17 @@ MACHINE = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine, -1)
 # name: (x86-64, arm64); None where the architecture never had it.
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "write": (1, 64),
+    "sendto": (44, 206),
+    "recvmsg": (47, 212),
+    "wait4": (61, 260),
+    "ioctl": (16, 29),
+    "setns": (308, 268),
     "close": (3, 57),
     "sendmsg": (46, 211),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "mremap": (25, 216),
     "madvise": (28, 233),
     "clone": (56, 220),
     "chdir": (80, 49),
@@ -71,11 +81,15 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "landlock_restrict_self": (446, 446),
 }
 
+_CLONE = NUMBERS["clone"][MACHINE] if MACHINE >= 0 else None
 _libc = ctypes.CDLL(None, use_errno=True)
-# Forking must keep the interpreter lock, so that call goes through a handle that does not drop it.
-_locked = ctypes.PyDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+# A system call of plain numbers, its own first and six arguments: what touches least memory.
+# The interpreter lock is kept, as forking must; so only for processes with one thread.
+raw_call = ctypes.PyDLL(None).syscall
+raw_call.restype = ctypes.c_long
+raw_call.argtypes = [ctypes.c_long] * 7
 
 
 def number(name: str) -> int:
@@ -211,32 +225,56 @@ def open_beneath(folder_fd: int, path: str, flags: int) -> int:
     return call("openat2", folder_fd, path.encode() + b"\0", how, len(how))
 
 
-def fork(flags: int, exit_signal: int = 0) -> tuple[int, int]:
-    """Fork into new namespaces; return (pid, pidfd), (0, -1) in the child.
+class LaidOutFork:
+    """Forks into new namespaces, with everything that the call needs in place beforehand.
 
     With ``exit_signal`` 0 the child is waited for with ``WALL``. Only for a single-threaded
     interpreter: the interpreter's own after-fork work is left out on purpose. It re-creates locks
     that no second thread can hold and runs hooks of ``threading`` and ``random``, which touch some
     150 pages, a third of what a box costs; the runner seeds ``random`` itself.
     """
-    pidfd = ctypes.c_int(-1)
-    arguments = struct.pack(
-        "<QQQQQQQQ", flags | CLONE_PIDFD, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0
-    )
-    pid = int(_locked.syscall(ctypes.c_long(number("clone3")), arguments, len(arguments)))
-    if pid < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"clone3: {os.strerror(code)}")
-    return pid, pidfd.value if pid else -1
+
+    def __init__(self, flags: int, exit_signal: int = 0) -> None:
+        self._pidfd = ctypes.c_int(-1)
+        place = ctypes.addressof(self._pidfd)
+        arguments = struct.pack("<8Q", flags | CLONE_PIDFD, place, 0, 0, exit_signal, 0, 0, 0)
+        self._arguments = ctypes.create_string_buffer(arguments, len(arguments))
+        self._address, self._length = ctypes.addressof(self._arguments), len(arguments)
+        self._number = number("clone3")
+
+    def __call__(self) -> tuple[int, int]:
+        """Return (pid, pidfd), (0, -1) in the child."""
+        pid: int = raw_call(self._number, self._address, self._length, 0, 0, 0, 0)
+        if pid < 0:
+            code = errno_place().value
+            raise OSError(code, f"clone3: {os.strerror(code)}")
+        return pid, self._pidfd.value if pid else -1
+
+
+def fork(flags: int, exit_signal: int = 0) -> tuple[int, int]:
+    """Fork into new namespaces as :class:`LaidOutFork` does; return (pid, pidfd)."""
+    return LaidOutFork(flags, exit_signal)()
+
+
+@functools.cache
+def errno_place() -> ctypes.c_int:
+    """Return the place where the C library leaves this thread's last error."""
+    locate = ctypes.PyDLL(None)["__errno_location"]
+    locate.restype = ctypes.c_void_p
+    return ctypes.c_int.from_address(locate())
 
 
 def fork_bare() -> int:
-    """Fork as ``os.fork`` does, without the interpreter's after-fork work (see :func:`fork`).
+    """Fork as ``os.fork`` does, without the interpreter's after-fork work (see
+    :class:`LaidOutFork`).
 
     Also where a filter refuses ``clone3``. Only for an interpreter with a single thread.
     """
-    pid = int(_locked.syscall(ctypes.c_long(number("clone")), signal.SIGCHLD, 0, 0, 0, 0))
-    return check(pid, "clone")
+    pid: int = raw_call(_CLONE, signal.SIGCHLD, 0, 0, 0, 0, 0)
+    if pid < 0:
+        code = errno_place().value
+        raise OSError(code, f"clone: {os.strerror(code)}")
+    return pid
 
 
 class IdleProcesses:
@@ -249,28 +287,31 @@ class IdleProcesses:
 
     STACK_BYTES = 16384
 
-    def __init__(self) -> None:
-        self._free: list[mmap.mmap] = []
-        self._pause = ctypes.cast(_libc.pause, ctypes.c_void_p)
-        self._clone = _locked.clone
+    def __init__(self, flags: int = 0) -> None:
+        self._free: list[tuple[mmap.mmap, int]] = []
+        self._pause = ctypes.cast(_libc.pause, ctypes.c_void_p).value
+        self._clone = ctypes.PyDLL(None)["clone"]
         self._clone.restype = ctypes.c_int
+        word = ctypes.c_void_p
+        self._clone.argtypes = [word, word, ctypes.c_int, word, word]
+        self._flags = flags | CLONE_VM | CLONE_PIDFD
+        self._pidfd = ctypes.c_int(-1)
+        self._pidfd_place = ctypes.addressof(self._pidfd)
 
-    def start(self, flags: int = 0) -> tuple[int, int, mmap.mmap]:
+    def start(self) -> tuple[int, int, tuple[mmap.mmap, int]]:
         """Return (pid, pidfd, its stack); wait with ``WALL``, then give the stack back."""
-        stack = self._free.pop() if self._free else mmap.mmap(-1, self.STACK_BYTES)
-        top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + self.STACK_BYTES - 64
-        pidfd = ctypes.c_int(-1)
-        pid = int(
-            self._clone(
-                self._pause,
-                ctypes.c_void_p(top & ~15),
-                ctypes.c_int(flags | CLONE_VM | CLONE_PIDFD),
-                None,
-                ctypes.byref(pidfd),
-            )
-        )
-        check(pid, "clone of an idle process")
-        return pid, pidfd.value, stack
+        stack = self._free.pop() if self._free else self._make_stack()
+        pid = self._clone(self._pause, stack[1], self._flags, None, self._pidfd_place)
+        if pid < 0:
+            self._free.append(stack)
+            code = errno_place().value
+            raise OSError(code, f"clone of an idle process: {os.strerror(code)}")
+        return pid, self._pidfd.value, stack
 
-    def give_back(self, stack: mmap.mmap) -> None:
+    def _make_stack(self) -> tuple[mmap.mmap, int]:
+        stack = mmap.mmap(-1, self.STACK_BYTES)
+        top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + self.STACK_BYTES - 64
+        return stack, top & ~15
+
+    def give_back(self, stack: tuple[mmap.mmap, int]) -> None:
         self._free.append(stack)

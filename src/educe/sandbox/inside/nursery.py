@@ -11,11 +11,11 @@ import socket
 import tempfile
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from educe.sandbox.inside import cgroups, kernel, zygote
+from educe.sandbox.inside import cgroups, kernel, orders, zygote
 from educe.sandbox.inside.boxes import Box
 from educe.sandbox.inside.cgroups import Slots
 from educe.sandbox.inside.folders import remove_tree
@@ -87,8 +87,8 @@ class Zygote:
         """
         _, loopback, disk_mb, num_inodes = box.shape
         self.boxes[box.id] = box
-        message = (box.id, disk_mb, num_inodes, loopback, box.uid, num_cgroups, has_job)
-        zygote.send(self.control, message, tuple(fds))
+        numbers = (box.id, disk_mb, num_inodes, loopback, box.uid, num_cgroups, has_job, 0)
+        orders.send_order(self.control, numbers, fds)
 
     def _ready(self) -> None:
         """Take one message; when there are more, the poller says so again."""
@@ -101,17 +101,17 @@ class Zygote:
         if not data:
             self.nursery.zygote_died(self)
             return
-        kind, number, *rest = marshal.loads(data)
+        kind, number, first, cpu_us, peak_kib, orphans, _, _ = orders.MESSAGE.unpack_from(data)
         box = self.boxes.get(number)
         if box is None:
             for fd in fds:
                 os.close(fd)
-        elif kind == "armed":
-            box.armed(rest[0], fds[0], fds[1])
-        elif kind == "exit":
-            box.exited(*rest)
-        elif kind == "failed":
-            self.box_failed(box, rest[0])
+        elif kind == orders.ARMED:
+            box.armed(first, fds[0], fds[1])
+        elif kind == orders.EXIT:
+            box.exited(first, cpu_us * 1e-6, peak_kib, orphans)
+        elif kind == orders.FAILED:
+            self.box_failed(box, data[orders.MESSAGE.size :].decode())
 
     def box_is_ready(self, box: Box) -> None:
         self.nursery.num_failures = 0
@@ -213,6 +213,7 @@ class Nursery:
         self.arming: dict[Shape, deque[Box]] = {}  # on order, and not promised to a job
         self.recent: OrderedDict[Shape, None] = OrderedDict()
         self.num_failures = 0
+        self.is_short = True  # whether boxes may be missing since they were last counted
         self._next = 0
         self._uids = deque(range(_FIRST_UID, _FIRST_UID + _NUM_UIDS))
         self._uids.rotate(os.getpid() * 97)  # two supervisors rarely use the same one
@@ -270,6 +271,7 @@ class Nursery:
 
     def take(self, shape: Shape) -> Box | None:
         """Return a ready box of a shape, or None."""
+        self.is_short = True
         self.recent[shape] = None
         self.recent.move_to_end(shape)
         while len(self.recent) > _SHAPES_IN_STOCK:
@@ -292,24 +294,30 @@ class Nursery:
 
     def forget_arming(self, box: Box) -> None:
         """A box is no longer one of those on order that are free to take."""
+        self.is_short = True
         with contextlib.suppress(KeyError, ValueError):
             self.arming[box.shape].remove(box)
 
-    def stock(self, queue: Iterable[Request], num_free: int) -> None:
+    def stock(self, queue: Sequence[Request], num_free: int) -> None:
         """Order boxes: enough for the next jobs in the queue, and a few for what may come."""
+        if not self.is_short and not queue:
+            return
         wanted: dict[Shape, int] = {}
         for count, request in enumerate(queue):
             if count >= num_free + self.config["num_spare"]:
                 break
             wanted[request.shape] = wanted.get(request.shape, 0) + 1
+        queued = dict(wanted)
         if self.recent:
             newest = next(reversed(self.recent))
             wanted[newest] = max(wanted.get(newest, 0), self.config["num_spare"])
         for shape, count in wanted.items():
             have = len(self.ready.get(shape, ())) + len(self.arming.get(shape, ()))
-            for _ in range(count - have):
-                if not self._arm(shape):
+            for number in range(have, count):
+                # A box that a job waits for has no time to get its pages in advance.
+                if not self._arm(shape, has_job=number < queued.get(shape, 0)):
                     return
+        self.is_short = False
 
     def _arm(self, shape: Shape, *, has_job: bool = False) -> bool:
         """Order one box; False when that is not possible now."""
@@ -397,6 +405,7 @@ class Nursery:
 
     def zygote_died(self, dead: Zygote) -> None:
         """Everything in it is gone; its jobs are tried once more elsewhere."""
+        self.is_short = True
         if self.zygotes.get(dead.preload) is dead:
             del self.zygotes[dead.preload]
         dead.end()

@@ -31,11 +31,16 @@ class Order:
     box: int
     disk_mb: int
     num_inodes: int
-    loopback: bool
+    loopback: int  # 1: with a network of its own
     uid: int
     num_cgroups: int
-    has_job: bool  # somebody waits for it
     fds: list[int]
+
+    @staticmethod
+    def of(numbers: memoryview[int], fds: list[int]) -> Order:
+        """Return what the numbers of a message say (see ``orders``)."""
+        box, disk_mb, num_inodes, loopback, uid, num_cgroups = numbers[:6]
+        return Order(box, disk_mb, num_inodes, loopback, uid, num_cgroups, fds)
 
     @property
     def cgroup_entries(self) -> list[int]:
@@ -83,7 +88,7 @@ class Preparation:
         self.schedule = schedule
         self.landlock = landlock.abi_version() if "landlock" in layers else 0
         self.rulesets: dict[bool, int] = {}
-        self._known: dict[tuple[int, ...], Prepared] = {}
+        self._known: dict[bytes, Prepared] = {}
         # In a namespace of its own, or with a user of its own, a box starts from nothing.
         self.process_base = 0 if not has_cgroup or mode == "user" else -1
 
@@ -100,21 +105,21 @@ class Preparation:
 
     # ---- with namespaces ----
 
-    def lay_out(self, order: Order) -> Prepared:
-        """Return what a namespaced box has to do after its fork."""
-        key = (order.disk_mb, order.num_inodes, order.loopback, order.uid, order.num_cgroups)
+    def lay_out(self, numbers: memoryview[int], fds: list[int]) -> Prepared:
+        """Return what a namespaced box has to do after its fork; the numbers are an order's."""
+        key = bytes(numbers[1:6])
         prepared = self._known.get(key)
         if prepared is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            prepared = self._known[key] = self._prepare(order)
-        for place, fd in zip(prepared.takers, order.fds, strict=True):
+            prepared = self._known[key] = self._prepare(Order.of(numbers, fds))
+        for place, fd in zip(prepared.takers, fds, strict=True):
             prepared.first.change(place, fd)
         return prepared
 
     def _prepare(self, order: Order) -> Prepared:
-        ruleset = self.rulesets.get(order.loopback, -1)
-        prepared = Prepared(order.loopback)
+        ruleset = self.rulesets.get(bool(order.loopback), -1)
+        prepared = Prepared(bool(order.loopback))
         first, rest = prepared.first, prepared.rest
         self._be_ordinary(first)
         groups = [first.write(fd, b"0") for fd in order.cgroup_entries]

@@ -49,9 +49,12 @@ def group_members(group: int) -> list[int]:
 
 def num_living_children(pid: int) -> int:
     """Return how many children of a process still run (what a job left behind, for its init)."""
+    children = _read(f"/proc/{pid}/task/{pid}/children")
+    if not children:
+        return 0
     return sum(
         _read(f"/proc/{int(child)}/stat").rpartition(b")")[2].split()[:1] not in ([], [b"Z"])
-        for child in _read(f"/proc/{pid}/task/{pid}/children").split()
+        for child in children.split()
     )
 
 

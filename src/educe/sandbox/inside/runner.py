@@ -37,6 +37,7 @@ from educe.sandbox.inside.frames import (
     CASE_TIMEOUT,
     COMPILE,
     END,
+    HEADER,
     IMPORT,
     IMPORT_EXIT,
     MAX_ERROR,
@@ -45,16 +46,21 @@ from educe.sandbox.inside.frames import (
     TEST,
     clip,
     send,
+    write_all,
 )
 from educe.sandbox.inside.rlimits import apply_fixed, apply_rlimits
 from educe.sandbox.inside.typed import encode
+from educe.sandbox.inside.waiting import Waiting
 
 # Taken before any candidate code runs: patching the modules later cannot confuse the runner.
 _exit, _write, _read, _open, _close = os._exit, os.write, os.read, os.open, os.close
 _setpgid, _dumps, _encode_text = os.setpgid, json.dumps, json.encoder.encode_basestring_ascii
 _num_threads, _os_fork = _thread._count, os.fork
 _bare_fork = kernel.fork_bare if sys.platform == "linux" else os.fork
+_pipe, _kill, _killpg = os.pipe, os.kill, os.killpg
 _LEAST_WAIT_S = 0.001  # for a processor, that is worth moving a deadline for
+_PATIENCE_MS, _OFTEN_S, _MANY_BYTES = 5, 0.02, 8192  # when results of calls are sent on
+_TOO_LARGE = b'{"s":"unserialisable","e":"the value is larger than the result limit"}'
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
@@ -240,9 +246,12 @@ def _run_calls(job: dict[str, Any], result_fd: int) -> NoReturn:
         send(result_fd, IMPORT, body=clip(text))
         _exit(1)
     send(result_fd, START)
+    _finish_quietly()  # or every child would print what is buffered again
+    cases = _Cases(job, result_fd)
     gc.freeze()
     for index, (args, kwargs) in enumerate(job["calls"]):
-        _run_case(job, function, index, args, kwargs, result_fd)
+        cases.run(function, index, args, kwargs)
+    cases.flush()
     send(result_fd, END)
     _exit(_finish_quietly())
 
@@ -338,69 +347,108 @@ def _finish_quietly() -> int:
     return 0
 
 
-def _run_case(
-    job: dict[str, Any], function: Any, index: int, args: Any, kwargs: Any, result_fd: int
-) -> None:
-    _finish_quietly()  # or every child would print what is buffered again
-    reader, writer = os.pipe()
-    child = _fork()
-    if child == 0:
-        os.close(reader)
-        os.close(result_fd)
-        _call(job, function, args, kwargs, writer)
-    os.close(writer)
-    limits = job["limits"]
-    body, late = _read_case(reader, child, limits["case_wall_s"], limits["result_bytes"])
-    os.close(reader)
-    if body is not None or late:
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-            os.killpg(child, signal.SIGKILL)
-    try:
-        _, status, usage = os.wait4(child, 0)
-        cpu_s = usage.ru_utime + usage.ru_stime
-    except ChildProcessError:
-        status, cpu_s = 0, 0.0
-    if body is not None:
-        send(result_fd, CASE, index, cpu_s, body)
-    elif late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
-        send(result_fd, CASE_TIMEOUT, index, cpu_s)
-    else:
-        how = os.waitstatus_to_exitcode(status)
-        send(result_fd, CASE_DIED, index, cpu_s, str(how).encode())
+class _Cases:
+    """Makes calls in processes of their own, and passes on what they send.
 
-
-def _read_case(fd: int, child: int, wall_s: float, cap: int) -> tuple[bytes | None, bool]:
-    """Return (the case's body or None, whether its time ran out).
-
-    What the case's process spent waiting for a processor is not its time: on a busy machine the
-    deadline moves by that, within the time of the whole job.
+    All memory of this process is shared anew at each fork: what it touches between two of them is
+    copied, so it keeps to little. Results go out together, at the latest when a call takes longer
+    than ``_PATIENCE_MS``: each write would wake up the supervisor.
     """
-    data, waited_s = b"", 0.0
-    deadline = time.monotonic() + wall_s if wall_s else None
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    while True:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poller.poll(left * 1000 + 1):
-                more_s = process_tree.longest_wait_s([child]) - waited_s
-                if more_s >= _LEAST_WAIT_S:
-                    deadline, waited_s = deadline + more_s, waited_s + more_s
-                elif not process_tree.is_kept_waiting([child], lambda s: poller.poll(s * 1000)):
-                    return None, True
+
+    def __init__(self, job: dict[str, Any], result_fd: int) -> None:
+        limits = job["limits"]
+        self._job, self._result_fd = job, result_fd
+        self._wall_s, self._cap = limits["case_wall_s"], limits["result_bytes"]
+        self._waiting = Waiting() if job["is_linux"] else None
+        self._frames, self._flushed_at = b"", time.monotonic()
+        self._poller, self._polled = select.poll(), -1
+
+    def run(self, function: Any, index: int, args: Any, kwargs: Any) -> None:
+        """Make one call."""
+        if _num_threads():
+            _finish_quietly()  # a thread may have printed
+        reader, writer = _pipe()
+        child = _fork()
+        if child == 0:
+            _close(reader)
+            _close(self._result_fd)
+            _call(self._job, function, args, kwargs, writer)
+        _close(writer)
+        if reader != self._polled:
+            self._poller.register(reader, select.POLLIN)
+            self._polled = reader
+        body, late = self._read(reader, child)
+        _close(reader)
+        if body is not None or late:
+            _end(child)
+        status, cpu_s = self._wait(child)
+        if body is not None:
+            self._add(CASE, index, cpu_s, body)
+        elif late or status == -signal.SIGXCPU:
+            self._add(CASE_TIMEOUT, index, cpu_s, b"")
+        else:
+            self._add(CASE_DIED, index, cpu_s, b"%d" % status)
+
+    def _wait(self, child: int) -> tuple[int, float]:
+        """Return (exit status, negative for a signal; processor seconds)."""
+        if self._waiting is not None:
+            ended = self._waiting.wait(child)
+            return (ended[0], ended[1] * 1e-6) if ended is not None else (0, 0.0)
+        _, status, usage = os.wait4(child, 0)
+        return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+
+    def _add(self, kind: int, index: int, cpu_s: float, body: bytes) -> None:
+        self._frames += HEADER.pack(kind, index, cpu_s, len(body)) + body
+        if len(self._frames) > _MANY_BYTES or time.monotonic() - self._flushed_at > _OFTEN_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the results so far."""
+        if self._frames:
+            write_all(self._result_fd, self._frames)
+        self._frames, self._flushed_at = b"", time.monotonic()
+
+    def _read(self, fd: int, child: int) -> tuple[bytes | None, bool]:
+        """Return (the case's body or None, whether its time ran out).
+
+        What the case's process spent waiting for a processor is not its time: on a busy machine
+        the deadline moves by that, within the time of the whole job.
+        """
+        data, waited_s, size = b"", 0.0, 4096
+        deadline = time.monotonic() + self._wall_s if self._wall_s else None
+        poller = self._poller
+        if not poller.poll(_PATIENCE_MS):
+            self.flush()
+        while True:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not poller.poll(left * 1000 + 1):
+                    more_s = process_tree.longest_wait_s([child]) - waited_s
+                    if more_s >= _LEAST_WAIT_S:
+                        deadline, waited_s = deadline + more_s, waited_s + more_s
+                    elif not process_tree.is_kept_waiting([child], lambda s: poller.poll(s * 1000)):
+                        return None, True
+                    continue
+            chunk = _read(fd, size)
+            if not chunk:
+                return None, False
+            data, size = data + chunk, 1 << 16
+            if len(data) < CASE_HEADER.size:
                 continue
-        chunk = _read(fd, 1 << 16)
-        if not chunk:
-            return None, False
-        data += chunk
-        if len(data) < CASE_HEADER.size:
-            continue
-        (length,) = CASE_HEADER.unpack_from(data)
-        if length > cap:
-            return b'{"s":"unserialisable","e":"the value is larger than the result limit"}', False
-        if len(data) >= CASE_HEADER.size + length:
-            return data[CASE_HEADER.size : CASE_HEADER.size + length], False
+            (length,) = CASE_HEADER.unpack_from(data)
+            if length > self._cap:
+                return _TOO_LARGE, False
+            if len(data) >= CASE_HEADER.size + length:
+                return data[CASE_HEADER.size : CASE_HEADER.size + length], False
+
+
+def _end(child: int) -> None:
+    """Kill a process, and what it left in its group."""
+    for kill in (_kill, _killpg):
+        try:  # noqa: SIM105 (a context manager would touch more memory)
+            kill(child, signal.SIGKILL)
+        except OSError:
+            pass
 
 
 def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -> NoReturn:
@@ -424,7 +472,7 @@ def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -
         record = {"s": "raised", "e": clip(_trace(error)).decode("utf-8", "replace")}
     body = _to_json(record)
     if len(body) > job["limits"]["result_bytes"]:
-        body = b'{"s":"unserialisable","e":"the value is larger than the result limit"}'
+        body = _TOO_LARGE
     data = CASE_HEADER.pack(len(body)) + body
     _finish_quietly()
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import functools
 import os
 import socket
 import struct
@@ -18,18 +17,6 @@ from typing import Any
 from educe.sandbox.inside import kernel
 
 _CWD = -100  # AT_FDCWD
-_LIBC = ctypes.PyDLL(None)  # keeps the interpreter lock: nobody else could take it
-_SYSCALL = _LIBC["syscall"]
-_SYSCALL.restype = ctypes.c_long
-_SYSCALL.argtypes = [ctypes.c_long] * 7
-
-
-@functools.cache
-def _errno() -> ctypes.c_int:
-    """Return the place where the C library leaves this thread's last error."""
-    locate = _LIBC["__errno_location"]
-    locate.restype = ctypes.c_void_p
-    return ctypes.c_int.from_address(locate())
 
 
 class Steps:
@@ -42,7 +29,7 @@ class Steps:
         self._numbers = array.array("q")  # of each call: its number and six arguments
         self._names: list[str] = []
         self._buffers: list[Any] = []
-        self._errno = _errno()  # found before the fork
+        self._errno = kernel.errno_place()  # found before the fork
 
     def add(self, name: str, *arguments: int | bytes | str) -> int:
         """Append a call; text becomes the address of a NUL-terminated copy, bytes of a copy.
@@ -100,14 +87,14 @@ class Steps:
         Raises:
             OSError: at the first that fails, with its name.
         """
-        numbers = self._numbers
+        numbers, call = self._numbers, kernel.raw_call
         for at in range(0, len(numbers), 7):
-            if _SYSCALL(*numbers[at : at + 7]) < 0:
+            if call(*numbers[at : at + 7]) < 0:
                 code = self._errno.value
                 raise OSError(code, f"{self._names[at // 7]}: {os.strerror(code)}")
 
     def try_all(self) -> None:
         """Make all calls in order, whatever they return."""
-        numbers = self._numbers
+        numbers, call = self._numbers, kernel.raw_call
         for at in range(0, len(numbers), 7):
-            _SYSCALL(*numbers[at : at + 7])
+            call(*numbers[at : at + 7])

@@ -4,10 +4,8 @@ It was exec'ed, so it holds nothing of the user's process; it never sees a progr
 secret, because a box reads its job only after the fork. It stays single-threaded. In the namespace
 modes it is the first process of its own pid namespace: when it dies the kernel ends all its boxes.
 
-Orders come as marshalled tuples with descriptors on a SEQPACKET socket (descriptor 3):
-``(box id, disk_mb, num_inodes, loopback, uid, num_cgroup_fds, has_job)``; answers are
-``("armed", id, pid)`` with pidfds (what to kill, the box), ``("exit", id, status, cpu_s, peak_kb,
-orphans)`` and ``("failed", id, text)``.
+Orders come on a SEQPACKET socket (descriptor 3, see ``orders``). What a zygote does for each is
+written so that it touches little memory: the fork before made every page of it shared again.
 """
 
 # ruff: noqa: PTH108
@@ -15,6 +13,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import gc
 import marshal
 import os
@@ -22,12 +21,15 @@ import select
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from educe.sandbox.inside import (
     kernel,
     landlock,
+    large_pages,
+    orders,
     process_tree,
     refusals,
     rlimits,
@@ -41,9 +43,11 @@ from educe.sandbox.inside.preparation import (
     RESULT_FD,
     Order,
     Preparation,
+    Prepared,
 )
 from educe.sandbox.inside.root_folder import BOX, build_root
 from educe.sandbox.inside.steps import Steps
+from educe.sandbox.inside.waiting import Waiting
 
 # What programs import most. Every library more is paid for by each fork (its mappings are copied
 # and torn down), so what is rarer is imported by the job that wants it.
@@ -51,6 +55,9 @@ _COMMON_MODULES = """
 abc bisect collections contextlib copy enum functools heapq io itertools json math operator random
 re string time types typing
 """
+
+_BURY_S = 0.05  # a killed first process is waited for with the next order, or after this
+_close, _kill = os.close, os.kill
 
 
 def receive(sock: socket.socket, size: int = ORDER_BYTES) -> tuple[bytes, list[int]]:
@@ -74,14 +81,28 @@ def send(sock: socket.socket, message: tuple[Any, ...], fds: tuple[int, ...] = (
     sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
-def _hold_mounts(pid: int) -> int:
-    """Hold a box's mounts, -1 where that is refused: the kernel takes a tenth of a millisecond to
-    undo them, and with the last holder being us, the job's end does not wait for it.
+class _Mounts:
+    """Holds the mounts of boxes: the kernel takes a tenth of a millisecond to undo them, and with
+    the last holder being us, a job's end does not wait for it.
     """
-    try:
-        return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
+
+    _GET = 0xFF03  # PIDFD_GET_MNT_NAMESPACE, Linux 6.11
+
+    def __init__(self) -> None:
+        self._ioctl = kernel.number("ioctl")
+        self._has_ioctl = True
+
+    def hold(self, pid: int, pidfd: int) -> int:
+        """Return a descriptor of a process's mount namespace, -1 where that is refused."""
+        if self._has_ioctl:
+            fd: int = kernel.raw_call(self._ioctl, pidfd, self._GET, 0, 0, 0, 0)
+            if fd >= 0:
+                return fd
+            self._has_ioctl = kernel.errno_place().value not in (errno.ENOTTY, errno.EINVAL)
+        try:
+            return os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return -1
 
 
 class Zygote:
@@ -114,126 +135,123 @@ class Zygote:
             schedule=schedule,
         )
         self.warmth: Steps | None = None
+        self.post = orders.Post(control.fileno())
+        self.waiting = Waiting()
         self.idle = kernel.IdleProcesses()
-        # pidfd: box, pid, first process of its namespace (0: none), its mounts (-1: not held)
-        self.children: dict[int, tuple[int, int, int, int]] = {}
-        self.inits: dict[int, Any] = {}
+        flags = 0
+        if self.has_namespaces:
+            flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
+        self.forks = [kernel.LaidOutFork(flags), kernel.LaidOutFork(flags | kernel.CLONE_NEWNET)]
+        # pidfd: box, pid, first process of its namespace (0: none), its stack, mounts (-1: not
+        # held)
+        self.children: dict[int, tuple[int, int, int, Any, int]] = {}
+        self.dying: deque[tuple[int, Any]] = deque()  # first processes that were killed
         self.poller = select.epoll()
         self.poller.register(control.fileno(), select.EPOLLIN)
+        self.mounts = _Mounts()
         if self.has_namespaces:
             build_root(config)
             self.own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             self.preparation.make_rulesets(["/"], [BOX, "/dev"])
+            self.to_new = Steps()
+            self.to_new.add("unshare", kernel.CLONE_NEWPID)
+            self.back = Steps()
+            self.back.add("setns", self.own_namespace, kernel.CLONE_NEWPID)
 
     def serve(self) -> NoReturn:
         """Take orders until the supervisor is gone."""
+        control = self.control.fileno()
         while True:
-            for fd, _ in self.poller.poll():
-                if fd == self.control.fileno():
+            for fd, _ in self.poller.poll(_BURY_S if self.dying else -1):
+                if fd == control:
                     self._take_order()
-                elif fd in self.children:
+                else:
                     self._reap(fd)
-                elif fd in self.inits:
-                    self._bury(fd)
-
-    def _bury(self, init_fd: int) -> None:
-        """A namespace is empty: wait for its first process and use its stack again."""
-        self.poller.unregister(init_fd)
-        os.close(init_fd)
-        init, stack = self.inits.pop(init_fd)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(init, kernel.WALL)
-        self.idle.give_back(stack)
+            while self.dying and self.waiting.is_buried(self.dying[0][0]):
+                self.idle.give_back(self.dying.popleft()[1])
 
     def _take_order(self) -> None:
-        data, fds = receive(self.control)
-        if not data:
+        fds = self.post.receive()
+        if fds is None:
             os._exit(0)
-        box, disk_mb, num_inodes, loopback, uid, num_cgroups, has_job = marshal.loads(data)
-        order = Order(box, disk_mb, num_inodes, loopback, uid, num_cgroups, has_job, fds)
+        numbers = self.post.numbers
+        box = numbers[0]
         try:
             if self.has_namespaces:
-                self._arm(order)
+                self._arm(box, self.preparation.lay_out(numbers, fds), fds[0])
             else:
-                self._arm_confined(order)
+                self._arm_confined(box, Order.of(numbers, fds), fds[0])
         except OSError as error:
-            send(self.control, ("failed", order.box, str(error)))
+            self.post.send_failure(box, str(error))
         for fd in fds:
-            os.close(fd)
+            _close(fd)
 
-    def _arm(self, order: Order) -> None:
+    def _arm(self, box: int, prepared: Prepared, channel: int) -> None:
         """Fork a box that prepares itself and then waits for its job."""
-        prepared = self.preparation.lay_out(order)
-        flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-        if order.loopback:
-            flags |= kernel.CLONE_NEWNET
-        kernel.unshare(kernel.CLONE_NEWPID)
+        has_job = self.post.numbers[6]
+        self.to_new.run()
         try:
             init, init_fd, stack = self.idle.start()
-            self.inits[init_fd] = (init, stack)
-            self.poller.register(init_fd, select.EPOLLIN)
             try:
-                pid, pidfd = kernel.fork(flags)
+                pid, pidfd = self.forks[prepared.loopback]()
             except OSError:
                 os.kill(init, signal.SIGKILL)
+                self.dying.append((init, stack))
+                _close(init_fd)
                 raise
             if pid == 0:
-                self._enter(order, prepared.run)
+                self._enter(prepared.run, channel, is_awaited=has_job > 0)
         finally:
-            kernel.setns(self.own_namespace, kernel.CLONE_NEWPID)
-        send(self.control, ("armed", order.box, pid), (init_fd, pidfd))
-        self.children[pidfd] = (order.box, pid, init, _hold_mounts(pid))
+            self.back.run()
+        self.post.send(orders.ARMED, box, pid, (init_fd, pidfd))
+        _close(init_fd)
+        self.children[pidfd] = (box, pid, init, stack, self.mounts.hold(pid, pidfd))
         self.poller.register(pidfd, select.EPOLLIN)
 
-    def _arm_confined(self, order: Order) -> None:
-        pid, pidfd = kernel.fork(0)
+    def _arm_confined(self, box: int, order: Order, channel: int) -> None:
+        pid, pidfd = self.forks[0]()
         if pid == 0:
-            self._enter(order, lambda: self.preparation.confine(order))
-        send(self.control, ("armed", order.box, pid), (pidfd, pidfd))
-        self.children[pidfd] = (order.box, pid, 0, -1)
+            self._enter(lambda: self.preparation.confine(order), channel, is_awaited=True)
+        self.post.send(orders.ARMED, box, pid, (pidfd, pidfd))
+        self.children[pidfd] = (box, pid, 0, None, -1)
         self.poller.register(pidfd, select.EPOLLIN)
 
     def _reap(self, pidfd: int) -> None:
-        box, pid, init, mounts = self.children.pop(pidfd)
-        try:
-            self._report(box, pid, init)
-        finally:
-            self.poller.unregister(pidfd)
-            os.close(pidfd)
-            if mounts >= 0:
-                os.close(mounts)
-
-    def _report(self, box: int, pid: int, init: int) -> None:
         """Wait for a box's program, end what it left behind, and say how it ended."""
+        box, pid, init, stack, mounts = self.children.pop(pidfd)
         if not init:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # while the group's id is still taken
-        try:
-            _, status, usage = os.wait4(pid, kernel.WALL)
-        except ChildProcessError:
-            send(self.control, ("failed", box, "the exit status was lost"))
-            return
-        orphans = process_tree.num_living_children(init) if init else 0
-        exit_code = os.waitstatus_to_exitcode(status)
-        cpu_s = usage.ru_utime + usage.ru_stime
-        send(self.control, ("exit", box, exit_code, cpu_s, usage.ru_maxrss, orphans))
+        ended = self.waiting.wait(pid)
+        if ended is None:
+            self.post.send_failure(box, "the exit status was lost")
+        else:
+            orphans = process_tree.num_living_children(init) if init else 0
+            self.post.send_exit(box, *ended, orphans)
         if init:
             # And with it all that the job left behind. Afterwards: its dying goes before us.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(init, signal.SIGKILL)
+            try:  # noqa: SIM105 (a context manager would touch more memory)
+                _kill(init, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.dying.append((init, stack))
+        self.poller.unregister(pidfd)
+        _close(pidfd)
+        if mounts >= 0:
+            _close(mounts)
 
     # ---- in the box ----
 
-    def _enter(self, order: Order, prepare: Callable[[], None]) -> NoReturn:
+    def _enter(self, prepare: Callable[[], None], channel: int, *, is_awaited: bool) -> NoReturn:
         """Prepare the box, wait for the job, run it. Never returns."""
         try:
             prepare()
-            if self.warmth is not None and not order.has_job:
+            if self.warmth is not None and not is_awaited:
                 self.warmth.try_all()
             job = self._await_job()
         except BaseException as error:
             text = b"E" + f"{type(error).__name__}: {error}".encode()
-            for fd in (CONTROL_FD, order.fds[0]):
+            for fd in (CONTROL_FD, channel):
                 with contextlib.suppress(OSError):
                     os.write(fd, text)
             os._exit(1)
@@ -345,6 +363,7 @@ def main() -> NoReturn:
         gc.collect()
         gc.disable()
         gc.freeze()
+        large_pages.use_for_code()
         zygote.learn_warmth(config["sample"])
         send(control, ("ready", zygote.landlock, os.cpu_count()))
     except BaseException as error:
