@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from educe.core.types import JSON
+from educe.evaluation.bands import BandGain, gain_by_difficulty
 from educe.evaluation.compare import Comparison, Finding, compare
 from educe.evaluation.multi_turn import (
     RepairComparison,
@@ -22,7 +23,8 @@ from educe.evaluation.summary import HeadlineRule, Summary, summarise
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a report shows. ``comparison`` and ``repairs`` are there with a before side."""
+    """Everything a report shows. ``comparison``, ``repairs`` and ``bands`` (the gain by
+    difficulty) are there with a before side."""
 
     title: str
     facts: Mapping[str, str]
@@ -31,6 +33,7 @@ class Report:
     repairs: tuple[RepairComparison, ...]
     repair_rates: tuple[RepairRates, ...]
     examples: tuple[Example, ...]
+    bands: tuple[BandGain, ...] = ()
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -38,6 +41,7 @@ class Report:
             "facts": dict(self.facts),
             "summary": self.summary.to_json(),
             "comparison": None if self.comparison is None else self.comparison.to_json(),
+            "by_difficulty": [b.to_json() for b in self.bands],
             "multi_turn": [r.to_json() for r in self.repairs or self.repair_rates],
             "examples": [e.to_json() for e in self.examples],
         }
@@ -84,6 +88,7 @@ def build_report(
         repairs=tuple(compare_repair(before, after, d, level=level) for d in both if before),
         repair_rates=tuple(repair_rates(after, d, level=level) for d in after_domains),
         examples=tuple(pick_examples(after, before, per_domain=examples_per_domain)),
+        bands=() if before is None else gain_by_difficulty(before, after, level=level),
     )
 
 
@@ -114,6 +119,28 @@ def _isolation(after: EvalResult, before: EvalResult | None) -> dict[str, str]:
     if sharing:
         told["tests in the candidate's process"] = ", ".join(sharing)
     return told
+
+
+BAND_HEADER = ("difficulty", "domains", "tasks", "before", "gain")
+BAND_NOTE = (
+    "Each half of a domain's tasks is banded by the start's chance-corrected score on the other "
+    "half, so that luck at the start is no gain or loss here; levels are told where there are "
+    "several."
+)
+
+
+def band_rows(report: Report) -> list[list[str]]:
+    """Return the gain by difficulty as cells under ``BAND_HEADER``."""
+    return [
+        [
+            b.band,
+            str(b.num_domains),
+            str(b.num_tasks),
+            percent(b.before),
+            with_signed_interval(b.difference),
+        ]
+        for b in report.bands
+    ]
 
 
 # --- wording shared by the formats -------------------------------------------------------------

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from educe.evaluation.compare import Comparison
 from educe.evaluation.records import Counts, Outcome
 from educe.evaluation.report.content import (
+    BAND_HEADER,
+    BAND_NOTE,
     Report,
+    band_rows,
     cautions,
     finding_text,
     headline_text,
@@ -29,6 +32,9 @@ def to_markdown(report: Report, *, examples_per_domain: int = 2) -> str:
         parts.append(_summary_table(report.summary))
     else:
         parts.append(_comparison_table(report.comparison))
+    if report.bands:
+        bands = table(BAND_HEADER, band_rows(report))
+        parts.append(f"## Gain by difficulty\n\n{BAND_NOTE}\n\n{bands}")
     parts.append(_counts_section(report))
     if report.repairs or report.repair_rates:
         parts.append(_multi_turn_section(report))

@@ -10,7 +10,10 @@ from educe.evaluation.compare import Comparison, DomainComparison, Finding
 from educe.evaluation.records import EvalRow, Outcome
 from educe.evaluation.report.charts import Mark, interval_chart
 from educe.evaluation.report.content import (
+    BAND_HEADER,
+    BAND_NOTE,
     Report,
+    band_rows,
     cautions,
     finding_text,
     headline_text,
@@ -65,6 +68,9 @@ def to_html(report: Report) -> str:
         body.append(_comparison_table(report.comparison))
     else:
         body.append(_summary_table(report.summary))
+    if report.bands:
+        bands = html_table(BAND_HEADER, band_rows(report))
+        body.append(f"<h2>Gain by difficulty</h2><p>{escape(BAND_NOTE)}</p>{bands}")
     body.append(_counts(report))
     if report.repairs or report.repair_rates:
         body.append(_multi_turn(report))
