@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -280,3 +281,60 @@ def test_a_slow_scorer_holds_up_its_own_domain_only(model):
     groups = list(runner.run_requests(orders))
     assert finished == ["quick"] * 12 + ["slow"] * 12
     assert [g.request.request_id for g in groups] == list(range(12))
+
+
+class GroupScoring(InstantScoring):
+    """Scores by what stands in the state; keeps the states."""
+
+    def __init__(self, fail_turn: int = -1) -> None:
+        super().__init__(fail_turn)
+        self.states = {}
+
+    def submit_score(self, key, task, state, transcript):
+        self.states[key] = state
+        mine = [message.to_json() for message in transcript]
+        is_own = state["group"][state["index"]] == mine
+        self.queue.append((key, Score(float(is_own) / len(state["group"]))))
+
+
+class Compared(Echo):
+    spec = replace(Echo.spec, scores_groups=True)
+
+
+def test_a_domain_that_scores_groups_sees_all_completions(model):
+    scoring = GroupScoring()
+    runner = make_runner(model, scoring)
+    runner.domains = {"echo": Compared()}
+    groups = list(runner.run_requests(requests(3)))
+    assert len(scoring.states) == 9
+    for group in groups:
+        assert [t.score.value for t in group.trajectories] == [1.0 / 3] * 3
+        states = [scoring.states[f"{group.request.request_id}/{i}#score"] for i in range(3)]
+        assert [state["index"] for state in states] == [0, 1, 2]
+        assert states[0]["group"] == states[1]["group"] == states[2]["group"]
+        turns = [len(t.turns) for t in group.trajectories]
+        assert [state["own"] for state in states] == [t.state for t in group.trajectories]
+        assert [t.state for t in group.trajectories] == [min(n, 3) - 1 for n in turns]
+    assert any(len({len(t.turns) for t in g.trajectories}) > 1 for g in groups), "not at one time"
+
+
+def test_a_sibling_that_failed_is_not_waited_for(model):
+    scoring = GroupScoring(fail_turn=0)  # who is answered at all fails
+    runner = make_runner(model, scoring)
+    runner.domains = {"echo": Compared()}
+    trajectories = [t for g in runner.run_requests(requests(4)) for t in g.trajectories]
+    failed = [t for t in trajectories if t.score.value is None]
+    assert failed and len(failed) < len(trajectories)
+    assert len(scoring.states) == len(trajectories) - len(failed)
+    assert all(
+        t.score.value is not None for t in trajectories if len(t.turns) != 1 or t.is_truncated
+    )
+
+
+def test_a_caller_that_leaves_early_leaves_no_parked_completion(model):
+    runner = make_runner(model, GroupScoring())
+    runner.domains = {"echo": Compared()}
+    for _ in runner.run_requests(requests(4)):
+        break
+    assert not runner._attempts and not runner.engine.num_unfinished
+    assert len(list(runner.run_requests(requests(1)))) == 1

@@ -157,6 +157,12 @@ def test_thread_loop_fork_and_spawn_get_the_same_answer(own: Sandbox) -> None:
             return [result.stdout for result in results]
 
         got += asyncio.run(many())
+
+        async def cell() -> bytes:
+            """A notebook's: a plain call, inside a loop that runs."""
+            return own.run(ADD).stdout
+
+        got.append(asyncio.run(cell()))
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:

@@ -29,6 +29,8 @@ class DomainSpec:
         has_gold: whether ``demonstration`` works (needed by SFT).
         num_tasks: distinct training tasks, None when unbounded.
         tags: free words for search.
+        scores_groups: ``score`` wants to see all completions of a request: its state then is
+            ``{"own": state, "group": transcripts as JSON, "index": its place}`` (``group_state``).
     """
 
     name: str
@@ -44,6 +46,13 @@ class DomainSpec:
     num_tasks: int | None = None
     tags: tuple[str, ...] = ()
     integrity: Literal["outside", "in_process"] = "outside"
+    scores_groups: bool = False
+
+
+def group_state(state: JSON, transcripts: Sequence[Sequence[Message]], index: int) -> JSON:
+    """Return the state that ``score`` gets where a spec ``scores_groups``."""
+    group = [[message.to_json() for message in transcript] for transcript in transcripts]
+    return {"own": state, "group": group, "index": index}
 
 
 @dataclass(frozen=True, slots=True)

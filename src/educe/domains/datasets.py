@@ -1,7 +1,8 @@
 """A user's rows as a domain: columns ``prompt`` and ``answer``, and a reward function if wanted.
 
-Without a reward function the answer column decides: numbers are compared as numbers, other text
-after folding case, white space and closing punctuation (``rewards.outcome.text``).
+Without a reward function the answer column decides: by the checker that the recipe names
+(``answer_checkers``), else numbers are compared as numbers, other text after folding case, white
+space and closing punctuation (``rewards.outcome.text``).
 
 Which split a row belongs to follows from its content, so duplicates never meet across splits; the
 share of ``eval`` is ``eval_fraction``, a third of it more is ``screen``. Rows come in an order
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +23,16 @@ from educe.core.errors import DomainError, did_you_mean
 from educe.core.protocols import DomainBase, DomainSpec, Services
 from educe.core.splits import split_of
 from educe.core.types import JSON, Message, Score, Split, Task, user
+from educe.domains.answer_checkers import POLICY_COLUMN, Checker, check_policy, named_checker
 from educe.domains.extraction import extract_answer, parse_number
 from educe.domains.reward_functions import RewardFunctions, Sample
 from educe.domains.rows import Row, Rows, lookup, offsets, open_rows
 
 _ROLES = ("system", "user", "assistant", "tool")
 _DEFAULT_TOKENS = 256
-_OPTIONS = ("reward_weights", "combine", "gate_threshold", "split", "floor")
+_REWARD_OPTIONS = ("reward_weights", "combine", "gate_threshold", "batch")
+_OPTIONS = (*_REWARD_OPTIONS, "checker", "policy", "split", "floor")
+_KEPT_GROUPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,10 @@ class RowsDomain(DomainBase):
     and keeps its offset (8 bytes). Scoring alone needs no index.
 
     Options: ``reward_weights``, ``combine`` and ``gate_threshold`` of several rewards (see
-    :class:`RewardFunctions`), ``split`` of a saved ``DatasetDict``, and
-    ``floor``, the score of the best constant answer (``educe domains check`` measures it).
+    :class:`RewardFunctions`); ``batch = "group"`` hands reward functions all completions of a
+    prompt at once; ``checker`` and ``policy`` (see ``answer_checkers``); ``split`` of a saved
+    ``DatasetDict``; ``floor``, the score of the best constant answer (``educe domains check``
+    measures it).
     """
 
     def __init__(self, name: str, settings: DomainSettings) -> None:
@@ -88,7 +95,7 @@ class RowsDomain(DomainBase):
         references = (settings.reward,) if isinstance(settings.reward, str) else settings.reward
         references = tuple(r for r in references if r)
         options = settings.options
-        idle = [o for o in ("reward_weights", "combine", "gate_threshold") if o in options]
+        idle = [option for option in _REWARD_OPTIONS if option in options]
         if idle and not references:
             raise DomainError(f"{name}: {idle[0]} is about rewards, and none is named")
         self._rewards = (
@@ -105,10 +112,13 @@ class RowsDomain(DomainBase):
         self._required = (
             self._rewards.required_columns(settings.prompt_field) if self._rewards else {}
         )
+        self._checker = _checker_of(name, settings, has_rewards=bool(references))
+        self._groups: OrderedDict[tuple[str, ...], list[Score]] = OrderedDict()
         first = next(self.rows.scan(), None)
         if first is None:
             raise DomainError(f"{name}: {settings.path} has no rows")
         has_gold = _has(first[2], settings.answer_field)
+        has_gold = has_gold and (self._checker is None or self._checker.has_gold)
         self.spec = DomainSpec(
             name=name,
             family=name,
@@ -118,6 +128,7 @@ class RowsDomain(DomainBase):
             floor=float(settings.options.get("floor", 0.0)),
             max_completion_tokens=settings.max_completion_tokens or _DEFAULT_TOKENS,
             has_gold=has_gold,
+            scores_groups=_sees_groups(name, settings),
         )
 
     def size(self, split: Split) -> int | None:
@@ -136,17 +147,40 @@ class RowsDomain(DomainBase):
     ) -> Score:
         completion = transcript[-1].content
         if self._rewards is None:
+            return self._by_answer(completion, task)
+        if isinstance(state, Mapping) and "group" in state:
+            return self._scored_group(task, state["group"])[state["index"]]
+        return self._rewards.score(self._sample(task, completion))
+
+    def _by_answer(self, completion: str, task: Task) -> Score:
+        if self._checker is None:
             return _match(completion, task.metadata["answers"])
-        return self._rewards.score(
-            Sample(
-                domain=self.spec.name,
-                prompt=task.messages,
-                is_conversational=task.metadata["is_conversational"],
-                completion=completion,
-                gold=task.gold,
-                columns=task.metadata["columns"],
-            )
+        declared = task.metadata["columns"].get(POLICY_COLUMN) or {}
+        policy = {**self._settings.options.get("policy", {}), **declared}
+        return self._checker.check(completion, task.metadata["answers"], policy)
+
+    def _sample(self, task: Task, completion: str) -> Sample:
+        return Sample(
+            domain=self.spec.name,
+            prompt=task.messages,
+            is_conversational=task.metadata["is_conversational"],
+            completion=completion,
+            gold=task.gold,
+            columns=task.metadata["columns"],
         )
+
+    def _scored_group(self, task: Task, transcripts: JSON) -> list[Score]:
+        """Return the scores of a group. Each of its completions asks for them: they are kept."""
+        assert self._rewards is not None
+        texts = [transcript[-1]["content"] for transcript in transcripts]
+        key = (task.content_hash, *texts)
+        scores = self._groups.get(key)
+        if scores is None:
+            scores = self._rewards.score_group([self._sample(task, text) for text in texts])
+            self._groups[key] = scores
+            while len(self._groups) > _KEPT_GROUPS:
+                self._groups.popitem(last=False)
+        return scores
 
     def as_task(self, row: Row, key: int, place: str) -> Task:
         """Return the task of a row (its split and index are not known yet).
@@ -167,6 +201,8 @@ class RowsDomain(DomainBase):
             value = _column(row, settings.answer_field, place, "answer_field")
             answers = _answers(value, place, settings.answer_field)
         columns = {k: v for k, v in row.items() if k != settings.prompt_field}
+        if self._checker is not None and columns.get(POLICY_COLUMN):
+            check_policy(settings.options["checker"], columns[POLICY_COLUMN], place)
         metadata: dict[str, JSON] = {
             "answers": answers,
             "columns": columns,
@@ -177,9 +213,15 @@ class RowsDomain(DomainBase):
             Split.TRAIN,
             0,
             _messages(prompt, place, settings.prompt_field),
-            answers[0] if answers else None,
+            self._gold(answers),
             metadata=metadata,
         )
+
+    def _gold(self, answers: Sequence[str]) -> str | None:
+        """Return a right completion, None where the answers are none (a schema, a pattern)."""
+        if not answers or not self.spec.has_gold:
+            return None
+        return ", ".join(answers) if self._settings.options.get("checker") == "set" else answers[0]
 
     def split_of_row(self, task: Task) -> Split:
         """Return the split that a row's content belongs to."""
@@ -201,6 +243,24 @@ class RowsDomain(DomainBase):
             )
             for split, keys in found.items()
         }
+
+
+def _checker_of(name: str, settings: DomainSettings, *, has_rewards: bool) -> Checker | None:
+    options = settings.options
+    wanted, policy = options.get("checker"), options.get("policy", {})
+    if wanted is None and not policy:
+        return None
+    if has_rewards or wanted is None:
+        why = "a reward function judges alone" if has_rewards else "a policy needs a checker"
+        raise DomainError(f"{name}: options.checker and options.policy: {why}")
+    return named_checker(wanted, policy, name)
+
+
+def _sees_groups(name: str, settings: DomainSettings) -> bool:
+    batch = settings.options.get("batch", "one")
+    if batch not in ("one", "group"):
+        raise DomainError(f"{name}: options.batch must be 'one' or 'group', got {batch!r}")
+    return bool(batch == "group")
 
 
 def _column(row: Row, column: str, place: str, setting: str) -> Any:

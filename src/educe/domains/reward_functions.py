@@ -1,8 +1,9 @@
 """Users' reward functions, in the signatures of TRL and verl, told apart by parameter names.
 
 TRL: ``f(prompts, completions, <columns>, **kwargs) -> list[float | None]``, called with lists of
-one, because every sample is scored on its own in a worker that can be killed. Prompts that are
-message lists give message-list completions. ``log_metric(name, value)`` becomes a part of the
+one, because every sample is scored on its own in a worker that can be killed; where a recipe says
+``batch = "group"``, with all completions of a prompt. Prompts that are message lists give
+message-list completions. ``log_metric(name, value)`` becomes a part of the
 score, ``log_extra(column, values)`` is kept with it. Token ids and the trainer's state do not exist
 where rewards are computed: a function that uses them makes the sample unscored, with that reason.
 
@@ -58,16 +59,30 @@ class Sample:
     columns: Mapping[str, JSON]
 
 
+_Parts = dict[str, float | None]
+
+
 @dataclass(slots=True)
 class _Log:
+    """What functions log about a batch of ``size`` completions."""
+
+    size: int = 1
     metrics: dict[str, float] = field(default_factory=dict)
-    extras: dict[str, JSON] = field(default_factory=dict)
+    extras: dict[str, Sequence[JSON]] = field(default_factory=dict)
 
     def log_metric(self, name: str, value: float) -> None:
         self.metrics[name] = float(value)
 
     def log_extra(self, column: str, values: Sequence[JSON]) -> None:
-        self.extras[column] = values[0] if len(values) == 1 else list(values)
+        self.extras[column] = values
+
+    def proof_of(self, index: int) -> dict[str, JSON]:
+        """Return the extras of one completion: its own entry of a list with one for each."""
+        extras: dict[str, JSON] = {
+            name: values[index] if len(values) == self.size else list(values)
+            for name, values in self.extras.items()
+        }
+        return {"log_extra": extras} if extras else {}
 
 
 class RewardFunctions:
@@ -128,44 +143,67 @@ class RewardFunctions:
 
     def score(self, sample: Sample) -> Score:
         """Return the combined score; its parts are the functions' own values."""
-        if self._combine != "sum":
-            return self._decided(sample)
-        total, parts, log = 0.0, dict[str, float | None](), _Log()
-        reasons: list[str] = []
-        for weight, function in zip(self._weights, self._functions, strict=True):
-            value = function(sample, log, parts)
+        return self.score_group([sample])[0]
+
+    def score_group(self, samples: Sequence[Sample]) -> list[Score]:
+        """Return the score of each completion of a group, which a TRL function sees as a whole.
+
+        Functions are asked in order while any of the scores is not decided.
+        """
+        log = _Log(len(samples))
+        parts: list[_Parts] = [{} for _ in samples]
+        said: list[list[float | None]] = [[] for _ in samples]
+        undecided = set(range(len(samples)))
+        for function in self._functions:
+            for index, value in enumerate(function(samples, log, parts)):
+                if index in undecided:
+                    said[index].append(value)
+            undecided -= {index for index in undecided if self._is_decided(said[index][-1])}
+            if not undecided:
+                break
+        combined = self._summed if self._combine == "sum" else self._decided
+        return [
+            combined(values, own, log, index)
+            for index, (values, own) in enumerate(zip(said, parts, strict=True))
+        ]
+
+    def _summed(
+        self, values: Sequence[float | None], parts: _Parts, log: _Log, index: int
+    ) -> Score:
+        total, reasons = 0.0, list[str]()
+        for weight, function, value in zip(self._weights, self._functions, values, strict=True):
             parts[function.label] = value
             if value is None:
                 reasons.append(f"{function.label} returned None")
             else:
                 total += weight * value
-        proof: dict[str, JSON] = {"log_extra": log.extras} if log.extras else {}
-        if all(parts[function.label] is None for function in self._functions):
-            unscored = Score(None, None, Fault.GRADER, "; ".join(reasons), {**parts}, proof)
-            return unscored
+        proof = log.proof_of(index)
+        if all(value is None for value in values):
+            return Score(None, None, Fault.GRADER, "; ".join(reasons), parts, proof)
         return Score(total, reason="; ".join(reasons), parts={**parts, **log.metrics}, proof=proof)
 
-    def _decided(self, sample: Sample) -> Score:
-        """Ask the functions in order until one decides, and combine what they said."""
-        parts, log = dict[str, float | None](), _Log()
+    def _decided(
+        self, values: Sequence[float | None], parts: _Parts, log: _Log, index: int
+    ) -> Score:
+        """Combine what the functions said until one decided."""
         names = [function.label for function in self._functions]
         scores = {name: Score(None) for name in names}
-        for function in self._functions:
-            value = function(sample, log, parts)
-            is_silent = f"{function.label} returned None"
-            scores[function.label] = (
-                Score.unscored(Fault.GRADER, is_silent) if value is None else Score.graded(value)
+        for name, value in zip(names, values, strict=False):
+            scores[name] = (
+                Score.unscored(Fault.GRADER, f"{name} returned None")
+                if value is None
+                else Score.graded(value)
             )
-            if self._is_decided(value):
-                break
         if self._combine == "gate":
             made = gate(scores, gates=names[:-1], then=names[-1], threshold=self._threshold)
         else:
             made = (product if self._combine == "product" else first_match)(scores, names)
-        proof: dict[str, JSON] = {"log_extra": log.extras} if log.extras else {}
-        return replace(made, parts={**parts, **made.parts, **log.metrics}, proof=proof)
+        parts = {**parts, **made.parts, **log.metrics}
+        return replace(made, parts=parts, proof=log.proof_of(index))
 
     def _is_decided(self, value: float | None) -> bool:
+        if self._combine == "sum":
+            return False
         if self._combine == "first":
             return value is not None
         if self._combine == "gate":
@@ -222,22 +260,33 @@ class _Function:
             not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         ]
 
-    def __call__(self, sample: Sample, log: _Log, parts: dict[str, float | None]) -> float | None:
+    def __call__(
+        self, samples: Sequence[Sample], log: _Log, parts: Sequence[_Parts]
+    ) -> list[float | None]:
+        """Return a value for each completion; a verl function is called once for each."""
         if self.is_verl:
-            result = self._call(_verl_arguments(sample))
-            if isinstance(result, Mapping):
-                parts |= _numbers(result)
-                if "score" not in result:
-                    raise UnscoredError(f"{self.label} returned a dict without 'score': {result}")
-                result = result["score"]
-            return self._number(result)
-        result = self._call(_trl_arguments(sample, log))
-        if isinstance(result, str) or not isinstance(result, Sequence) or len(result) != 1:
-            raise UnscoredError(
-                f"{self.label} must return a list with one number or None for one completion, it "
-                f"returned {result!r:.200}"
+            return [self._verl(sample, own) for sample, own in zip(samples, parts, strict=True)]
+        result = self._call(_trl_arguments(samples, log))
+        count = len(samples)
+        if isinstance(result, str) or not isinstance(result, Sequence) or len(result) != count:
+            what = (
+                "one number or None for one completion"
+                if count == 1
+                else (f"{count} numbers or None for {count} completions")
             )
-        return self._number(result[0])
+            raise UnscoredError(
+                f"{self.label} must return a list with {what}, it returned {result!r:.200}"
+            )
+        return [self._number(value) for value in result]
+
+    def _verl(self, sample: Sample, parts: _Parts) -> float | None:
+        result = self._call(_verl_arguments(sample))
+        if isinstance(result, Mapping):
+            parts |= _numbers(result)
+            if "score" not in result:
+                raise UnscoredError(f"{self.label} returned a dict without 'score': {result}")
+            result = result["score"]
+        return self._number(result)
 
     def _call(self, arguments: Mapping[str, Any]) -> Any:
         known = {k: v for k, v in arguments.items() if self._takes_any or k in self._parameters}
@@ -255,21 +304,27 @@ class _Function:
         return number
 
 
-def _trl_arguments(sample: Sample, log: _Log) -> dict[str, Any]:
-    if sample.is_conversational:
-        prompt: Any = [m.to_json() for m in sample.prompt]
-        completion: Any = [{"role": "assistant", "content": sample.completion}]
-    else:
-        prompt, completion = sample.prompt[-1].content, sample.completion
-    columns = {name: [value] for name, value in sample.columns.items()}
+def _trl_arguments(samples: Sequence[Sample], log: _Log) -> dict[str, Any]:
+    prompts, completions = zip(*(_trl_texts(sample) for sample in samples), strict=True)
+    columns = {
+        name: [sample.columns.get(name) for sample in samples] for name in samples[0].columns
+    }
     return columns | {
-        "prompts": [prompt],
-        "completions": [completion],
+        "prompts": list(prompts),
+        "completions": list(completions),
         "completion_ids": _Unavailable("completion_ids", "rewards are computed from text"),
         "trainer_state": _Unavailable("trainer_state", "rewards do not depend on the step"),
         "log_extra": log.log_extra,
         "log_metric": log.log_metric,
     }
+
+
+def _trl_texts(sample: Sample) -> tuple[Any, Any]:
+    """Return prompt and completion as the row's prompt is: text, or lists of messages."""
+    if sample.is_conversational:
+        completion = [{"role": "assistant", "content": sample.completion}]
+        return [m.to_json() for m in sample.prompt], completion
+    return sample.prompt[-1].content, sample.completion
 
 
 def _verl_arguments(sample: Sample) -> dict[str, Any]:

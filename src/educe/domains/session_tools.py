@@ -78,6 +78,7 @@ class SessionTools:
             max_turns=inner.spec.max_turns + turns,
             max_completion_tokens=max(inner.spec.max_completion_tokens, _COMPLETION_TOKENS),
             tags=(*inner.spec.tags, "tools"),
+            scores_groups=False,  # its score is asked for one at a time
         )
 
     def _own(self, task: Task) -> Task:

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from educe.core.protocols import Completion, Domain, Engine, GenerateRequest, SamplingParameters
+from educe.core.protocols import (
+    Completion,
+    Domain,
+    Engine,
+    GenerateRequest,
+    SamplingParameters,
+    group_state,
+)
 from educe.core.seeds import derive
 from educe.core.types import (
     JSON,
@@ -53,6 +60,8 @@ class _Attempt:
     scoring_key: str = ""
     result: Trajectory | None = None
     standing: Standing = Standing.OUT
+    siblings: list[_Attempt] = field(default_factory=list)  # of its group, itself among them
+    is_parked: bool = False  # its score waits for what its siblings write
 
     @property
     def key(self) -> str:
@@ -75,6 +84,8 @@ class _OpenGroup:
 
     def close(self) -> Group:
         done = tuple(a.result for a in self.attempts if a.result is not None)
+        for attempt in self.attempts:
+            attempt.siblings = []  # or they would hold on to each other
         return Group(self.request, self.task, done)
 
 
@@ -196,7 +207,9 @@ class RolloutRunner:
             for i in range(request.num_samples)
         ]
         for attempt in attempts:
+            attempt.siblings = attempts
             self._attempts[attempt.key] = attempt
+        for attempt in attempts:
             self._generate(attempt)
         return _OpenGroup(request, task, attempts)
 
@@ -301,10 +314,26 @@ class RolloutRunner:
             )
 
     def _submit_score(self, attempt: _Attempt) -> None:
+        if self.domains[attempt.request.domain].spec.scores_groups:
+            attempt.is_parked = True
+            self._score_group_when_done(attempt.siblings)
+            return
         attempt.scoring_key = f"{attempt.key}#score"
         self.scoring.submit_score(
             attempt.scoring_key, attempt.task, attempt.state, attempt.transcript
         )
+
+    def _score_group_when_done(self, group: Sequence[_Attempt]) -> None:
+        """Submit the scores of a group whose completions are judged side by side."""
+        if not all(attempt.is_parked or attempt.result is not None for attempt in group):
+            return
+        parked = [attempt for attempt in group if attempt.is_parked]
+        transcripts = [attempt.transcript for attempt in parked]
+        for index, attempt in enumerate(parked):
+            attempt.is_parked = False
+            attempt.scoring_key = f"{attempt.key}#score"
+            state = group_state(attempt.state, transcripts, index)
+            self.scoring.submit_score(attempt.scoring_key, attempt.task, state, attempt.transcript)
 
     def _on_outcome(self, key: str, outcome: Outcome) -> None:
         attempt = self._attempts[key.partition("#")[0]]
@@ -346,6 +375,7 @@ class RolloutRunner:
             state=attempt.state,
         )
         del self._attempts[attempt.key]
+        self._score_group_when_done(attempt.siblings)
 
     def _stand(self, attempt: _Attempt, standing: Standing) -> None:
         self._admission.move(attempt.request.domain, attempt.standing, standing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from educe.rewards.outcome.math_answers import (
     Answer,
@@ -27,6 +27,12 @@ from educe.rewards.outcome.math_values import (
 
 Form = Literal["any", "number", "expanded", "factored", "solved"]
 
+_CHOICES = {
+    "percent": ("value", "either"),
+    "units": ("optional", "required"),
+    "base": ("required", "optional"),
+    "form": get_args(Form),
+}
 _NUM_POINTS = 5
 _MAX_UNORDERED = 24
 
@@ -64,6 +70,13 @@ class MathPolicy:
             raise ValueError(f"relative_tolerance must be in [0, 1), got {self.relative_tolerance}")
         if self.significant_digits < 1 or (self.decimals is not None and self.decimals < 0):
             raise ValueError("significant_digits must be >= 1 and decimals >= 0")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+                )
+        if type(self.has_decimal_comma) is not bool:
+            raise ValueError(f"has_decimal_comma must be a bool, got {self.has_decimal_comma!r}")
 
 
 def are_equal(left: Answer, right: Answer, policy: MathPolicy) -> bool:

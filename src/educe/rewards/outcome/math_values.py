@@ -7,6 +7,7 @@ constants, which are shared by all contexts of a process and not made for thread
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from fractions import Fraction
@@ -22,7 +23,12 @@ MAX_FACTORIAL = 3000
 MAX_BINOMIAL = 10_000  # exactly; the work grows with its square
 MAX_EXPONENT_BITS = 1_000_000
 _DIGITS = 200
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
+# A worker forked while another thread computes would find the lock shut for ever, and a cache half
+# written: a fork waits for the evaluation that is under way.
+os.register_at_fork(
+    before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+)
 
 
 class TooLargeError(ValueError):
