@@ -16,6 +16,7 @@ from educe.domains.builtin.instructions.domain import InstructionDomain, Level, 
 from educe.domains.builtin.instructions.reading import sentences_of, words_of
 from educe.domains.builtin.instructions.vocabulary import ANCHORS
 from educe.domains.check import check_domain
+from educe.evaluation.audit.copies import copied_parts
 
 NAMES = [s.name for s in instructions.specs()]
 
@@ -155,7 +156,7 @@ def test_loose_mode_forgives_a_greeting() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_attempts_that_ignore_the_task_stay_at_the_floor(name: str) -> None:
-    """The prompt itself, and constants stuffed with as many of the words as the limit allows."""
+    """Constants stuffed with as many of the words as the limit allows; any part of the prompt."""
     domain = instructions.create(name)
     tasks = [domain.task(Split.TRAIN, i) for i in range(40)]
     rng = random.Random(0)
@@ -164,8 +165,20 @@ def test_attempts_that_ignore_the_task_stay_at_the_floor(name: str) -> None:
     limit = domain.spec.floor + 0.12  # 40 tasks: three standard errors above the floor
     for text in (stuffed, stuffed.lower(), short):
         assert sum(score(domain, t, text).value for t in tasks) / len(tasks) <= limit, text
-    echo = [score(domain, t, t.messages[0].content).value for t in tasks]
-    assert sum(echo) == 0
+    for task in tasks:
+        for part, text in copied_parts(task.messages[0].content).items():
+            assert score(domain, task, text).value == 0, (part, text)
+        # Its words in an order, spelling or number of one's own are still only its words.
+        told = " ".join(words_of(task.messages[0].content)[:8])
+        named = task.metadata["words"]
+        for text in (
+            told,
+            ", ".join(named),
+            f"{' '.join(named)}!",
+            f'"{named[0]}?"',
+            named[0].upper(),
+        ):
+            assert score(domain, task, text).value == 0, text
 
 
 def test_prompts_of_the_tiny_sets_are_short() -> None:
@@ -183,7 +196,11 @@ def test_reading() -> None:
     parts = held_parts(
         "Lanterns.", {"words": ["lantern"], "limit": None, "rules": [], "request": ""}
     )
-    assert parts == {"word:lantern": False, "own-words": True}
+    assert parts == {"word:lantern": False, "own-words": False}
+    task = {"words": ["lantern"], "limit": 8, "rules": [], "request": "Write about 'lantern'."}
+    for text, is_own in (("Lantern", False), ("Write lantern lantern", False),
+                         ("A lantern", False), ("The lantern glows", True)):  # fmt: skip
+        assert held_parts(text, task)["own-words"] is is_own, text
 
 
 def test_misuse_is_refused() -> None:

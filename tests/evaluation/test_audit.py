@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from educe.core.splits import draw_task
 from educe.core.types import Message, Score, Split, Task, assistant, user
 from educe.domains.registry import load_domain
 from educe.evaluation.audit.attempts import attempts_for
+from educe.evaluation.audit.copies import copied_parts, picked_numbers
 from educe.evaluation.audit.graders import (
     AuditLimits,
     audit_grader,
@@ -96,6 +98,72 @@ def test_a_strict_verifier_shows_what_it_rejects() -> None:
     assert any("forms of the gold" in p for p in audit_problems(audit, lenient))
 
 
+def test_parts_of_a_prompt() -> None:
+    parts = copied_parts(
+        "Read it.\n\nThe pump is 'on'. It says \"7 bar\".\n\nQuestion: Who's 'A b'?"
+    )
+    assert parts["its words in quotes"] == "on 7 bar A b"
+    assert parts["its first word in quotes"] == "on" and parts["its last word in quotes"] == "A b"
+    assert parts["its last line"] == parts["its last sentence"] == "Question: Who's 'A b'?"
+    assert parts["behind its last colon"] == "Who's 'A b'?"
+    assert parts["all before the question"].endswith('"7 bar".')
+    assert set(copied_parts("Go")) == {
+        "the prompt", "its first sentence", "its last sentence", "its first line",
+        "its last line", "its first half", "its second half",
+    }  # fmt: skip
+    assert copied_parts("") == {} and picked_numbers("none") == {}
+    assert picked_numbers("2 or v3 or -4.5?") == {
+        "its first number": "2", "its last number": "-4.5"
+    }  # fmt: skip
+
+
+class Mentions(Sums):
+    """Pays every text that uses the word it names, as a rule alone would."""
+
+    def make(self, rng: random.Random) -> Task:
+        word = rng.choice(("lantern", "orchard", "pebble", "saddle", "violin", "walnut"))
+        return Task("", Split.TRAIN, 0, (user(f"Write about '{word}'. Be brief."),), f"A {word}.")
+
+    def judge(self, text: str, gold: str) -> Score:
+        word = gold.removeprefix("A ").removesuffix(".")
+        return Score.graded(float(word in text and len(text.split()) < 4))
+
+
+def test_paying_for_a_copy_of_the_prompt_is_found() -> None:
+    audit = audit_grader(Mentions("words", "instructions"), num_tasks=4)
+    told = {f.form for f in audit.paid_copies}
+    assert {"its words in quotes", "its first sentence"} <= told and "the prompt" not in told
+    (line, *_) = (p for p in audit_problems(audit) if "words in quotes" in p)
+    assert line == "words: pays for repeating its words in quotes (64 of 64, floor 0.00)"
+    assert "words in quotes" in json.dumps(audit.to_json())
+    # Copies that are right as often as chance is are none: half of all answers stand in the prompt.
+    honest = Mentions("words", "instructions")
+    honest.spec = replace(honest.spec, floor=1.0)
+    assert audit_grader(honest, num_tasks=4).paid_copies == ()
+    assert audit_grader(Sums(), num_tasks=4).paid_copies == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "instructions/1-constraints/tiny",
+        "instructions/1-constraints/letters",
+        "instructions/1-constraints/words",
+        "long-document/update/tiny",
+        "arithmetic/gcd/tiny",
+        "arithmetic/percent/tiny",
+    ],
+)
+def test_real_domains_pay_for_no_copy(name: str) -> None:
+    """These once did: the last number of a log or question, the words that a text must use."""
+    domain = load_domain(name)
+    audit = audit_grader(domain, num_tasks=1)
+    copies = [f for f in audit.forms if f.group == "copy"]
+    assert len(copies) >= 7 and all(f.count == 64 for f in copies if f.form == "the prompt")
+    assert sum(f.mistakes for f in copies) <= 0.05 * sum(f.count for f in copies), copies
+    assert audit_problems(audit) == []
+
+
 def test_errors_and_unscored_attempts_are_neither() -> None:
     def judge(text: str, gold: str) -> Score:
         if len(text) > 1000:
@@ -112,7 +180,7 @@ def test_answers_that_are_no_numbers_are_certain_only_where_they_can_be() -> Non
     task = Task("d", Split.TRAIN, 0, (user("Name a river of Italy?"),), "Po river")
     found = list(attempts_for(task, (assistant("Po river"),), [(assistant("Nile"),)], "text"))
     uncertain = {a.form for a in found if not a.is_certain}
-    assert "a letter" in uncertain and "the prompt" in uncertain
+    assert "a letter" in uncertain
     assert {"nothing", "answer only in thinking"} <= {a.form for a in found if a.is_certain}
     rules = list(attempts_for(task, (assistant("Po river"),), [], "instructions"))
     assert not [a for a in rules if a.group == "equivalent"]

@@ -2,7 +2,7 @@
 
 ``must`` says what a sound verifier does with an attempt. Where a changed gold might by luck be
 another right answer (most tasks whose answer is not one number), ``is_certain`` is False: such
-acceptances are listed for a person, and counted apart.
+acceptances are listed for a person, and counted apart. Copies of the prompt are in ``copies``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def attempts_for(
     if len(gold) > 1:
         yield Attempt("mutant", "last message left out", tuple(before), "reject", False)
     # An attack stands alone: behind the gold's own actions it might well be right.
-    yield from _texts(task, text, lambda c: (assistant(c),), is_answer, others)
+    yield from _texts(text, lambda c: (assistant(c),), is_answer, others)
     if is_code:
         yield from _programs(text)
 
@@ -134,7 +134,7 @@ _ORDER = (
 
 
 def _texts(
-    task: Task, text: str, said: Say, is_answer: bool, others: Sequence[Sequence[Message]]
+    text: str, said: Say, is_answer: bool, others: Sequence[Sequence[Message]]
 ) -> Iterator[Attempt]:
     """Yield attacks by text."""
     is_number = _INTEGER.fullmatch(text) is not None
@@ -143,7 +143,6 @@ def _texts(
         "refusal": (_REFUSAL, is_answer),
         "claims to be right": (_VERDICTS, is_answer),
         "orders to the grader": (_ORDER, is_answer),
-        "the prompt": (task.messages[-1].content, False),
         "a very long number": ("9" * 5000, is_answer),
         "open brackets": ("(" * 3000 + "\\boxed{" * 200, is_answer),
     }

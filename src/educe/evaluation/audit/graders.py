@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from educe.core.errors import DomainError
-from educe.core.protocols import Domain, Services
-from educe.core.types import JSON, Message, Split, Task
-from educe.domains.check import play
+from educe.core.protocols import Domain, DomainSpec, Services
+from educe.core.types import JSON, Message, Split, Task, assistant
+from educe.domains.check import is_above_floor, play
 from educe.evaluation.audit.attempts import Attempt, attempts_for
+from educe.evaluation.audit.copies import copied_parts, picked_numbers
 from educe.evaluation.statistics import Estimate, clopper_pearson
 
 _MAX_EXAMPLES = 12
 _OTHERS = 12
+_COPIED_TASKS = 64
+_COPIES = ("copy", "pick")
 FORMAT_VERSION = 1
 
 
@@ -41,7 +44,8 @@ class GraderAudit:
     Attributes:
         false_accept: of attempts that are certainly wrong; None without any.
         false_reject: of forms of the gold; None without any.
-        suspects: attempts that may be wrong and were accepted (share of those tried).
+        suspects: attempts that may be wrong and were accepted, copies of the prompt aside.
+        floor: the domain's; copies may be paid as often as that.
         examples: the mistakes, for people: (group, form, task, text, reason).
     """
 
@@ -54,11 +58,23 @@ class GraderAudit:
     num_failed: int
     examples: tuple[Mapping[str, JSON], ...] = ()
     skipped: str = ""
+    floor: float = 0.0
+
+    @property
+    def paid_copies(self) -> tuple[FormCount, ...]:
+        """Copies of the prompt that are accepted more often than the floor allows."""
+        copies = [f for f in self.forms if f.group == "copy" and f.count > f.failed]
+        return tuple(
+            f
+            for f in copies
+            if is_above_floor(f.mistakes / (f.count - f.failed), f.count - f.failed, self.floor)
+        )
 
     def to_json(self) -> dict[str, JSON]:
         return {
             "domain": self.domain,
             "num_tasks": self.num_tasks,
+            "floor": self.floor,
             "false_accept": None if self.false_accept is None else self.false_accept.to_json(),
             "false_reject": None if self.false_reject is None else self.false_reject.to_json(),
             "forms": [f.to_json() for f in self.forms],
@@ -89,6 +105,9 @@ def audit_grader(
 ) -> GraderAudit:
     """Try forms of the gold, near misses and attacks on a domain's verifier.
 
+    Copies of the prompt are tried on 64 tasks at least (``num_tasks`` where code is run), and
+    compared with the floor by the rule of ``domains.check``: one by one they may be right.
+
     Anything of value 1 counts as accepted; partial credit does not. Errors of the verifier are
     failures, neither accepts nor rejects.
     """
@@ -107,7 +126,22 @@ def audit_grader(
         others = [g for g in (*golds[i + 1 :], *golds[:i]) if g != golds[i]][:_OTHERS]
         for attempt in attempts_for(task, golds[i], others, spec.kind):
             _try(domain, task, attempt, services, notes)
-    return _audit(spec.name, count, notes, level)
+    _try_copies(domain, count, services, notes)
+    return _audit(spec, count, notes, level)
+
+
+def _try_copies(domain: Domain, num_tasks: int, services: Services, notes: _Notes) -> None:
+    size = domain.size(Split.TRAIN)
+    count = num_tasks if domain.spec.executes_code else max(num_tasks, _COPIED_TASKS)
+    for i in range(count if size is None else min(count, size)):
+        task = domain.task(Split.TRAIN, i)
+        prompt = task.messages[-1].content
+        for group, parts in zip(
+            _COPIES, (copied_parts(prompt), picked_numbers(prompt)), strict=True
+        ):
+            for form, text in parts.items():
+                attempt = Attempt(group, form, (assistant(text),), "reject", False)
+                _try(domain, task, attempt, services, notes)
 
 
 def _skipped(name: str, why: str) -> GraderAudit:
@@ -154,21 +188,26 @@ def _remember(notes: _Notes, task: Task, attempt: Attempt, what: str) -> None:
         )
 
 
-def _audit(name: str, num_tasks: int, notes: _Notes, level: float) -> GraderAudit:
+def _audit(spec: DomainSpec, num_tasks: int, notes: _Notes, level: float) -> GraderAudit:
     forms = tuple(
         FormCount(*key, t.count, t.mistakes, t.failed) for key, t in sorted(notes.tallies.items())
     )
     certain = [f for f in forms if f.must == "reject" and f.is_certain]
     equal = [f for f in forms if f.must == "accept"]
     return GraderAudit(
-        name,
+        spec.name,
         num_tasks,
         _rate(certain, level),
         _rate(equal, level),
         forms,
-        sum(f.mistakes for f in forms if f.must == "reject" and not f.is_certain),
+        sum(
+            f.mistakes
+            for f in forms
+            if f.must == "reject" and not f.is_certain and f.group not in _COPIES
+        ),
         sum(f.failed for f in forms),
         tuple(notes.examples),
+        floor=spec.floor,
     )
 
 
@@ -204,6 +243,11 @@ def audit_problems(audit: GraderAudit, limits: AuditLimits | None = None) -> lis
         f"{audit.domain}: rejects the gold {form.form} ({form.mistakes} of {form.count})"
         for form in audit.forms
         if form.form in limits.always and form.mistakes
+    ]
+    found += [
+        f"{audit.domain}: pays for repeating {form.form} ({form.mistakes} of {form.count}, floor "
+        f"{audit.floor:.2f})"
+        for form in audit.paid_copies
     ]
     if audit.num_failed:
         found.append(f"{audit.domain}: {audit.num_failed} attempts were errors or unscored")

@@ -120,9 +120,13 @@ class ProblemDomain(DomainBase):
     def score(
         self, task: Task, state: JSON, transcript: Sequence[Message], services: Services
     ) -> Score:
-        return check_answer(
-            last_completion(task, transcript), task.metadata["answer"], task.metadata["check"]
-        )
+        from educe.rewards.outcome.copying import after_question
+
+        check = task.metadata["check"]
+        prompt = task.messages[-1].content
+        said = after_question(last_completion(task, transcript), prompt)
+        said = after_question(said, prompt.removesuffix(WORKED_REPLY).removesuffix(REPLIES[check]))
+        return check_answer(said, task.metadata["answer"], check)
 
 
 def last_completion(task: Task, transcript: Sequence[Message]) -> str:

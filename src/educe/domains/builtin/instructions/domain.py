@@ -25,6 +25,8 @@ _FORMS = (
     "Describe {topic}.",
 )
 _MAX_TRIES = 25
+# Repeating what the request gives, its words in quotes above all, is no text about anything.
+_OWN_WORDS = 2
 # Rules that ask for a copy of their own wording; it does not count as copying the request.
 _COPIED = frozenset({"copy-line", "end-sentence"})
 
@@ -109,11 +111,17 @@ class InstructionDomain(DomainBase):
 
 
 def held_parts(text: str, metadata: JSON) -> dict[str, bool]:
-    """Return whether a text keeps each instruction of a task, its words and its limit."""
+    """Return whether a text keeps each instruction of a task, its words and its limit.
+
+    ``own-words``: it is no copy of the request, and two of its words at least do not stand there.
+    """
     parts = {f"word:{w}": count_word(text, w) > 0 for w in metadata["words"]}
     if metadata["limit"] is not None:
         parts["limit"] = len(words_of(text)) <= metadata["limit"]
-    parts["own-words"] = not is_copy(text, metadata["request"])
+    told = [KINDS[rule["kind"]].describe(rule) for rule in metadata["rules"]]
+    given = set(words_of(" ".join([metadata["request"], *told])))
+    num_own = len(set(words_of(text)) - given)
+    parts["own-words"] = num_own >= _OWN_WORDS and not is_copy(text, metadata["request"])
     for rule in metadata["rules"]:
         parts[rule["kind"]] = KINDS[rule["kind"]].check(text, rule)
     return parts

@@ -54,8 +54,12 @@ class DocumentDomain(DomainBase):
         replies = [m for m in transcript[len(task.messages) :] if m.role == "assistant"]
         completion = replies[-1].content if replies else ""
         if task.metadata["check"] == "number":
+            from educe.rewards.outcome.copying import is_dump
             from educe.rewards.outcome.numeric import numeric_match
 
+            # The last number of a log is often the one that is asked for.
+            if is_dump(completion, task.messages[-1].content):
+                return Score.wrong("a copy of the document is no answer")
             return numeric_match(completion, task.metadata["answers"][0])
         from educe.rewards.outcome.text import set_match
 
