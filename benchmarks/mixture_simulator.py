@@ -1,14 +1,16 @@
 """Runs the very controllers of ``educe.scheduling`` on simulated learners, many worlds at once.
 
     python benchmarks/mixture_simulator.py [--split test] [--worlds 240] [--part 1/8] [--out FILE]
-    python benchmarks/mixture_simulator.py --gather FILE … [--out FILE]
+    python benchmarks/mixture_simulator.py --gather FILE … [--out FILE] [--page PAGE]
 
-Arms, at equal tokens and at equal cost, over the same worlds: uniform shares, shares by data size,
-the best of many static tables (searched *in* each test world, knowing its true final score: more
-than anyone can have), and each adaptive strategy with its default settings. For every arm: the gain
-of the mean true score, the worst tenth of the domains, and the share of domains that ended five
-points below their start; differences with 95 % bootstrap intervals over worlds. Long runs go in
-parts (each a share of the worlds, of a minute or so), which ``--gather`` puts together.
+Arms, at equal tokens and at equal cost, over the same worlds: uniform shares, the same with other
+luck (what noise alone does to every figure), shares by data size, the best of many static tables
+(searched *in* each test world, knowing its true final score: more than anyone can have), and each
+adaptive strategy with its default settings. For every arm: the gain of the mean true score, the
+worst tenth of the domains, and the share of domains that ended five points below their start;
+differences with 95 % bootstrap intervals over worlds. Long runs go in parts (each a share of the
+worlds, of a minute or so), which ``--gather`` puts together; ``--page`` writes them as a section
+of a page, and says of how many worlds it speaks.
 
 The worlds are those of ``mixture_worlds``. Shapes: W worlds, D domains, F families, B prompts a
 batch.
@@ -31,6 +33,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from arm_report import replace_section
+from mixture_figures import Outcome, gather, page_of, summarise
 from mixture_worlds import GROUP_SIZE, Worlds, draw_worlds
 
 from educe.core.seeds import numpy_random
@@ -41,7 +45,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_STRETCH = 4  # a run is cut after this many times the steps of the uniform one
-FORGOTTEN = 0.05
 
 
 class Learner:
@@ -141,27 +144,6 @@ class Arm:
     unit: str = "tokens"
     half_life: float = 32.0
     pooling: float = 4.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """Per world (W,): gain of the mean score, worst tenth, share forgotten; at one budget."""
-
-    gain: Floats
-    worst: Floats
-    forgotten: Floats
-
-    @staticmethod
-    def of(start: Floats, end: Floats) -> Outcome:
-        worst = np.empty(len(end))
-        for row, scores in enumerate(end):
-            real = np.sort(scores[~np.isnan(scores)])
-            worst[row] = real[: max(1, len(real) // 10)].mean()
-        return Outcome(
-            gain=np.nanmean(end - start, axis=1),
-            worst=worst,
-            forgotten=np.nansum(end < start - FORGOTTEN, axis=1) / np.sum(~np.isnan(end), axis=1),
-        )
 
 
 def run_arm(worlds: Worlds, arm: Arm, seed: int = 0) -> dict[str, Outcome]:
@@ -329,60 +311,12 @@ def standard_arms(
 
     arms: dict[str, Callable[[Worlds], Results]] = {
         "uniform": lambda worlds: run_arm(worlds, Arm(ControlSettings("static"))),
+        "uniform_again": lambda worlds: run_arm(worlds, Arm(ControlSettings("static")), seed=1),
         "size": lambda worlds: run_static(worlds, worlds.is_real * worlds.size),
         "best_static": best_static,
         **{name: adaptive(name) for name in ADAPTIVE},
     }
     return {name: arms[name] for name in names}
-
-
-def gather(outcomes: Sequence[Outcome]) -> Outcome:
-    return Outcome(
-        *(np.concatenate([getattr(o, f.name) for o in outcomes]) for f in fields(Outcome))
-    )
-
-
-def interval(values: Floats, statistic: Callable[[Floats], Any], seed: int = 0) -> list[float]:
-    """Return a 95 % bootstrap interval over worlds (first axis)."""
-    rng = numpy_random("bootstrap", seed)
-    draws = [statistic(values[rng.integers(0, len(values), len(values))]) for _ in range(2000)]
-    return [round(float(x), 4) for x in np.quantile(draws, [0.025, 0.975])]
-
-
-def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str, Any]:
-    """Return the figures of an arm beside the uniform one."""
-    pairs = np.stack([arm.gain, uniform.gain], axis=1)
-    is_alike = kinds == "alike"
-
-    def ratio(p: Floats) -> float:
-        return float(p[:, 0].sum() / p[:, 1].sum())
-
-    told: dict[str, Any] = {
-        "gain": round(float(arm.gain.mean()), 4),
-        "gain_ratio": [round(ratio(pairs), 3), *interval(pairs, ratio)],
-        "better": _mean((arm.gain > uniform.gain).astype(float)),
-        "worst_tenth": _mean(arm.worst),
-        "worst_tenth_change": _mean(arm.worst - uniform.worst),
-        "worst_tenth_kept": _mean((arm.worst >= uniform.worst - 0.01).astype(float)),
-        "forgotten": _mean(arm.forgotten),
-        "forgotten_change": _mean(arm.forgotten - uniform.forgotten),
-        "by_kind": {
-            str(k): round(ratio(pairs[kinds == k]), 3) for k in sorted(set(kinds.tolist()))
-        },
-    }
-    if not is_alike.all():
-        told["better_but_alike"] = round(float((arm.gain > uniform.gain)[~is_alike].mean()), 3)
-    if is_alike.any():
-        low, high = interval(pairs[is_alike], ratio)
-        told["alike_loss"] = [
-            round(1.0 - ratio(pairs[is_alike]), 4), round(1.0 - high, 4), round(1.0 - low, 4),
-        ]  # fmt: skip
-    return told
-
-
-def _mean(values: Floats) -> list[float]:
-    """Return the mean with its interval."""
-    return [round(float(values.mean()), 4), *interval(values, np.mean)]
 
 
 def run_part(given: argparse.Namespace) -> dict[str, Any]:
@@ -410,55 +344,27 @@ def run_part(given: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
-def summarise(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of all arms over the worlds of some parts, beside the uniform one.
-
-    Parts may hold different arms of the same worlds.
-    """
-    parts = sorted(parts, key=lambda p: p["numbers"][0])
-    keys = list(dict.fromkeys(key for p in parts for key in p["outcomes"]))
-    holding = {key: [p for p in parts if key in p["outcomes"]] for key in keys}
-    whole = holding[next(key for key in keys if key.endswith("/uniform"))]
-    kinds = np.concatenate([np.array(p["kinds"]) for p in whole])
-    numbers = [n for p in whole for n in p["numbers"]]
-    for key, own in holding.items():
-        if [n for p in own for n in p["numbers"]] != numbers:
-            sys.exit(f"{key} was run in other worlds than the uniform arm")
-    told: dict[str, Any] = {
-        "split": parts[0]["split"],
-        "worlds": len(numbers),
-        "first": numbers[0],
-        "last": numbers[-1],
-    }
-    outcomes = {
-        key: gather(
-            [Outcome(**{k: np.array(v) for k, v in p["outcomes"][key].items()}) for p in own]
-        )
-        for key, own in holding.items()
-    }
-    for key, outcome in outcomes.items():
-        unit, _, name = key.partition("/")
-        told[key] = compare(outcome, outcomes[f"{unit}/uniform"], kinds)
-        print(f"{unit:<8} {name:<18} {json.dumps(told[key])}", flush=True)
-    for name in dict.fromkeys(name for p in parts for name in p["seconds"]):
-        seconds = sum(p["seconds"].get(name, 0.0) for p in parts)
-        told[f"runs a minute/{name}"] = round(60 * len(numbers) / max(seconds, 1e-9))
-    return told
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--split", default="test", choices=("tune", "test"))
     parser.add_argument("--worlds", type=int, default=240)
     parser.add_argument("--first", type=int, default=400, help="test worlds below 400 were seen")
     parser.add_argument("--units", nargs="+", default=["tokens", "seconds"])
-    parser.add_argument("--arms", nargs="+", default=["uniform", "size", "best_static", *ADAPTIVE])
+    parser.add_argument(
+        "--arms",
+        nargs="+",
+        default=["uniform", "uniform_again", "size", "best_static", *ADAPTIVE],
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--part", default="1/1", help="which of how many parts of the worlds")
     parser.add_argument("--gather", type=Path, nargs="+", help="files of parts, put together")
+    parser.add_argument("--page", type=Path, help="gather: page that gets the section")
+    parser.add_argument("--section", default="mixture-simulator", help="page: name of its marks")
     given = parser.parse_args(arguments)
     if given.gather:
         told = summarise([json.loads(file.read_text(encoding="utf-8")) for file in given.gather])
+        if given.page:
+            replace_section(given.page, given.section, page_of(told))
     else:
         told = run_part(given)
         if "uniform" in given.arms:

@@ -19,7 +19,7 @@ from educe.evaluation.runner import Progress
 from educe.evaluation.sessions import EvalPlan, EvalSession, report_eval, run_eval
 from educe.evaluation.suite import SuiteResult
 from educe.observability.attempts import RUN_FILE
-from educe.observability.efficiency import efficiency_text, run_efficiency
+from educe.observability.efficiency import efficiency_text, run_efficiency, saving_text
 from educe.observability.run_reader import RunReader
 from educe.session import Announce, Session, build_session, open_scoring
 from educe.stage_suite import plan_of, report_suites, run_session_suite, suite_cache
@@ -67,8 +67,10 @@ class EvalStage:
         """Return what the gain cost, from the run store that holds it all by now."""
         if not (self.folder / RUN_FILE).is_file():
             return {}
-        gained = run_efficiency(RunReader(self.folder))
-        return {} if gained is None else {"gained for what was spent": efficiency_text(gained)}
+        store = RunReader(self.folder)
+        gained, saved = run_efficiency(store), saving_text(store)
+        told = {} if gained is None else {"gained for what was spent": efficiency_text(gained)}
+        return told | ({"saved": saved} if saved else {})
 
     def _baseline(self, plan: EvalPlan, suites: list[SuiteResult]) -> EvalResult | None:
         kind = self.recipe.eval.baseline

@@ -10,7 +10,13 @@ import pytest
 from educe.cli.main import main
 from educe.core.protocols import MetricRow
 from educe.observability.comparisons import DomainComparison, DomainResult
-from educe.observability.efficiency import Spending, efficiency_of, efficiency_text, run_efficiency
+from educe.observability.efficiency import (
+    Spending,
+    efficiency_of,
+    efficiency_text,
+    run_efficiency,
+    spending_of,
+)
 from educe.observability.history import History
 from educe.observability.mixture_view import mixture_rows
 from educe.observability.run_store import RunStore
@@ -54,12 +60,36 @@ def test_the_table_says_who_gets_how_much_and_why(run, capsys):
     assert "solved" in line
 
 
+def test_what_predicting_tasks_saved_is_told(tmp_path, capsys):
+    recipe = {"rl": {"prompts": 8, "group_size": 4}}
+    with RunStore.create(tmp_path / "s", recipe, name="s") as store:
+        for step, saved in enumerate((0.0, 3.0, 7.0)):
+            values = {"domain/a/share": 1.0, "mixture/groups_saved": saved}
+            store.record_metrics(MetricRow("rl", step, values, 1.0))
+    assert main(["runs", "mixture", str(tmp_path / "s")]) == 0
+    assert "7 groups (28 rollouts) predicted to teach nothing" in capsys.readouterr().out
+    assert main(["runs", "mixture", str(tmp_path / "s"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["saved"].startswith("7 groups")
+
+
+def test_dropped_groups_are_paid_for(tmp_path):
+    """Rates count what was sampled: batches that were drawn again, and of whatever size."""
+    from educe.observability.run_reader import RunReader
+
+    recipe = {"rl": {"prompts": 8, "group_size": 4}}
+    with RunStore.create(tmp_path / "d", recipe, name="d") as store:
+        values = {"rl/tokens": 100.0, "rl/rollout_tokens": 900.0, "rl/rollouts": 64.0}
+        store.record_metrics(MetricRow("rl", 0, values, 3600.0))
+        store.record_metrics(MetricRow("rl", 1, {"domain/a/watch_score": 0.5}, 0.0))
+    assert spending_of(RunReader(tmp_path / "d")) == Spending(64, 900, 1.0)
+
+
 def test_json_and_picture(run, capsys):
     assert main(["runs", "mixture", str(run), "--json", "--png", "--domain", "kind/d[01]"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {d["domain"] for d in told["domains"]} == {"kind/d0", "kind/d1"}
     assert told["domains"][0]["share"] > told["domains"][1]["share"]
-    assert len(told["domains"][0]["shares"]) == 12
+    assert len(told["domains"][0]["shares"]) == 12 and told["saved"] is None
     assert Path(told["png"]).read_bytes().startswith(b"\x89PNG")
 
 

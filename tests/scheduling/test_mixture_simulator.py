@@ -11,14 +11,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+from mixture_figures import compare
 from mixture_simulator import (
     Arm,
     Learner,
     best_static,
-    compare,
     main,
     run_arm,
     run_static,
+    standard_arms,
     uniform_budgets,
 )
 from mixture_worlds import KINDS, Worlds, draw_world, stack
@@ -99,6 +100,15 @@ def test_the_controller_gains_on_dead_domains_and_loses_little_on_equal_ones():
         assert low < told["gain_ratio"][0] < high
 
 
+def test_noise_alone_has_a_row_of_its_own():
+    """Uniform shares with other luck gain what uniform shares do, a little more or less."""
+    worlds = stack(small_worlds(3, "plain"))
+    arms = standard_arms(["uniform", "uniform_again"], ["tokens"])
+    one, two = (arm(worlds)["tokens"] for arm in arms.values())
+    assert not np.array_equal(one.gain, two.gain)
+    assert two.gain == pytest.approx(one.gain, abs=0.03)
+
+
 def test_equal_budgets_are_spent():
     """Static shares of equal weight are the uniform run, whatever the unit."""
     worlds = stack(small_worlds(2))
@@ -136,7 +146,14 @@ def test_parts_put_together_are_the_whole(tmp_path, capsys):
     whole = json.loads((tmp_path / "whole.json").read_text())
     parts = [json.loads(Path(f).read_text()) for f in files]
     assert sorted(n for p in parts for n in p["numbers"]) == sorted(whole["numbers"])
-    assert main(["--gather", *files, "--out", str(tmp_path / "told.json")]) == 0
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    told = ["--out", str(tmp_path / "told.json"), "--page", str(page)]
+    assert main(["--gather", *files, *told]) == 0
+    text = page.read_text()
+    assert "Worlds 5003 to 5006 of `tune` (4 worlds)" in text and "| tokens | size |" in text
+    assert main(["--gather", *files, *told]) == 0
+    assert page.read_text() == text
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["worlds"], told["first"], told["last"]) == (4, 5003, 5006)
     (low, high) = told["tokens/size"]["gain_ratio"][1:]

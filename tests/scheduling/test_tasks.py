@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from educe.scheduling.tasks import TaskChooser, mixed_probability
+from educe.scheduling.tasks import MAX_TRACKED, TaskChooser, mixed_probability
 
 
 def test_mixed_probability_is_that_of_the_beta_binomial():
@@ -38,7 +38,7 @@ def test_solved_and_hopeless_tasks_are_passed_over_and_revisited():
     # The first look leaves a chance of a mixed group; once it has come true, only revisits follow.
     counts = [played[20:].count(i) for i in range(4)]
     assert min(counts[1], counts[3]) > 2 * max(counts[0], counts[2]) > 0
-    assert chooser.num_skipped > 10
+    assert chooser.num_saved > 10
 
 
 def test_all_solved_and_all_hopeless_domains_still_get_tasks():
@@ -46,6 +46,7 @@ def test_all_solved_and_all_hopeless_domains_still_get_tasks():
         chooser = TaskChooser({"d": 3}, 8, threshold=0.5, revisit=1000)
         played = play(chooser, dict.fromkeys(range(3), reward), 30)
         assert set(played) == {0, 1, 2} and len(played) == 30
+        assert chooser.num_saved == 0, "each of the 30 groups was paid for, and none had signal"
 
 
 def test_unbounded_and_unscored_domains_are_left_alone():
@@ -55,7 +56,29 @@ def test_unbounded_and_unscored_domains_are_left_alone():
         index = chooser.next_index("u", issued)
         assert index == issued % 2
         chooser.observe("u", index, (), issued + 1)
-    assert chooser.num_skipped == 0
+    assert chooser.num_saved == 0
+
+
+def test_what_is_saved_is_what_tasks_in_turn_would_have_paid():
+    """One task of ten teaches: in turn, nine groups without signal come before each of its own."""
+    chooser = TaskChooser({"d": 10}, 8, threshold=0.25, revisit=10**6)
+    rewards = dict.fromkeys(range(10), (1.0,) * 8) | {3: (1.0, 0.0) * 4}
+    played = play(chooser, rewards, 40)
+    wanted = played.count(3)
+    assert wanted > 20
+    assert chooser.num_saved == pytest.approx(9 * (wanted - 1) - (40 - wanted), abs=12)
+
+
+def test_a_full_memory_stays_under_ten_megabytes():
+    """Long names, scores that are no round numbers."""
+    names = [f"word-problems/some-quite-long-family-{i:03}/medium" for i in range(300)]
+    chooser = TaskChooser(dict.fromkeys(names, 10**6), 8)
+    for i in range(MAX_TRACKED + 100):
+        chooser.observe(names[i % 300], i, [0.1234567, 0.7654321, 1 / 3, 0.9], i)
+        if i < 50:
+            chooser.observe(names[i % 300], i, [1 / 3, 0.1], i)
+    text = json.dumps(chooser.state())
+    assert len(chooser.state()["seen"]) == MAX_TRACKED and len(text) < 8_000_000
 
 
 def test_a_domain_of_one_task():

@@ -111,3 +111,41 @@ def test_batches_by_tokens_are_planned_recorded_and_resume_bitwise(tiny_folder, 
         assert rollouts == 4 * prompts and 2 <= prompts < 12
         assert planned >= 90 or prompts == 12
     assert len({prompts for prompts, *_ in ours}) > 1, "it follows what is seen"
+
+
+class Crash(Exception):
+    pass
+
+
+def test_seconds_come_from_the_journal_when_a_batch_is_done_again(
+    tiny_folder, tmp_path, monkeypatch
+):
+    """The run dies after batch 3; its checkpoint is of batch 2. The machine is another one then,
+    on which letters cost a million times more: only what was not measured before may show it."""
+    sections = MIXED | {"rl": {"steps": 7}, "checkpoint": {"every_steps": 2, "every_minutes": 0}}
+    recipe = tiny_recipe(tiny_folder, tmp_path, **sections)
+    names = [f"domain/letters/{n}" for n in ("share", "cost_estimate")]
+    first: dict[int, list[float]] = {}
+    second: dict[int, list[float]] = {}
+
+    def crash(info):
+        first[info.step] = [info.metrics[n] for n in names]
+        if info.step == 3:
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(recipe, announce=quiet, callbacks=[crash])
+
+    def dear(results, rollout_s, scoring_s):
+        return {d: 1e6 if d == "letters" else 1.0 for d in {r.domain for r in results}}
+
+    monkeypatch.setattr("educe.rollout.metering.split_seconds", dear)
+    train(
+        recipe,
+        announce=quiet,
+        resume=True,
+        callbacks=[lambda i: second.update({i.step: [i.metrics[n] for n in names]})],
+    )
+    assert min(second) == 2, "batches 2 and 3 were done again"
+    assert [second[n] for n in (2, 3)] == [first[n] for n in (2, 3)]
+    assert second[6][1] > 1000 * second[3][1], "what is new was measured anew"

@@ -319,6 +319,7 @@ def plot_run(arguments: argparse.Namespace) -> int:
 
 def show_mixture(arguments: argparse.Namespace) -> int:
     from educe.cli.mixture_text import rows_json, rows_text, select_rows, write_plot
+    from educe.observability.efficiency import saving_text
     from educe.observability.interference_view import (
         interference_text,
         newest_interference,
@@ -337,11 +338,14 @@ def show_mixture(arguments: argparse.Namespace) -> int:
             "domains": rows_json(rows),
             "png": str(pictures[0]) if pictures else None,
         }
+        told["saved"] = saving_text(store) or None
         told["interference"] = None if view is None else view.to_json()
         told["interference_png"] = str(pictures[1]) if pictures[1:] else None
         _print_json(told)
         return 0
     print(rows_text(rows))
+    if saving_text(store):
+        print(saving_text(store))
     if view is not None:
         print(interference_text(view))
     for picture in pictures:

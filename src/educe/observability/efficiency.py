@@ -124,11 +124,25 @@ def _rollouts(store: RunReader, row: MetricRow) -> float:
         return 0.0
     planned = store.recipe.get("rl", {})
     size = float(planned.get("prompts", 0)) * float(planned.get("group_size", 0))
-    return _value(row, "rollouts", size)  # runs of earlier versions took what was planned
+    # Runs of earlier versions took what was planned.
+    return float(_value(row, "rollouts", size))
 
 
 def _value(row: MetricRow, name: str, other: Any) -> Any:
     return row.values.get(f"{row.stage}/{name}", other)
+
+
+def saving_text(store: RunReader) -> str:
+    """Return what predicting tasks without signal saved; empty for runs that predict none."""
+    newest: dict[str, float] = {}
+    for row in store.metrics():
+        if "mixture/groups_saved" in row.values:
+            newest[row.stage] = row.values["mixture/groups_saved"]
+    if not newest:
+        return ""
+    groups = sum(newest.values())
+    rollouts = groups * float(store.recipe.get("rl", {}).get("group_size", 0))
+    return f"{groups:.0f} groups ({rollouts:.0f} rollouts) predicted to teach nothing, not sampled"
 
 
 def efficiency_text(found: Efficiency) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from educe.core.types import JSON
 from educe.models.architectures import ModelShape
-from educe.preflight.costs import BYTES, StepCosts, Workspace
+from educe.preflight.activations import BYTES
+from educe.preflight.costs import StepCosts, Workspace
 from educe.preflight.estimate import estimate_run
 from educe.preflight.plan import Plan, reinforce_algebra
 from educe.preflight.stages import samples

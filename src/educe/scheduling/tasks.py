@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from educe.core.types import JSON
 
-MAX_TRACKED = 100_000
+# About 100 bytes each in a checkpoint.
+MAX_TRACKED = 60_000
 # What was seen of a task counts half at its next visit: the policy has moved.
 _FADE = 0.5
 _PRIOR = 0.5
@@ -47,6 +48,8 @@ class TaskChooser:
         threshold: least predicted probability of a mixed group; 0 skips nothing.
         revisit: rounds over the domain after which a skipped task is tried again.
         max_tracked: tasks whose posterior is kept, over all domains; the longest unvisited leave.
+        skipped: tasks passed over, by domain: how far the cursor is ahead of the orders.
+        saved: of those, the ones on the way to a task with signal.
     """
 
     sizes: Mapping[str, int | None]
@@ -55,6 +58,7 @@ class TaskChooser:
     revisit: int = 4
     max_tracked: int = MAX_TRACKED
     skipped: dict[str, int] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
     # (domain, index): successes, failures, round of the last visit; the longest unvisited first.
     _seen: dict[tuple[str, int], tuple[float, float, int]] = field(default_factory=dict)
 
@@ -67,9 +71,10 @@ class TaskChooser:
         size = self.sizes.get(domain)
         if size is None:
             return issued
-        for _ in range(size):
+        for passed in range(size):
             place, index = divmod(issued + self.skipped.get(domain, 0), size)
             if self._is_worth(domain, index, place):
+                self.saved[domain] = self.saved.get(domain, 0) + passed
                 return index
             self.skipped[domain] = self.skipped.get(domain, 0) + 1
         return (issued + self.skipped.get(domain, 0)) % size
@@ -108,19 +113,23 @@ class TaskChooser:
         return self.predicted_signal(domain, index) >= self.threshold
 
     @property
-    def num_skipped(self) -> int:
-        """Groups that were not paid for."""
-        return sum(self.skipped.values())
+    def num_saved(self) -> int:
+        """Groups without signal that tasks in turn would have paid for, to come to those that were
+        ordered instead. Where no task of a domain is worth a group, nothing is saved: one is paid
+        for all the same."""
+        return sum(self.saved.values())
 
     def state(self) -> JSON:
         return {
             "skipped": dict(self.skipped),
+            "saved": dict(self.saved),
             "seen": [[d, i, *values] for (d, i), values in self._seen.items()],
         }
 
     def restore(self, state: Mapping[str, JSON]) -> None:
         """Continue from a saved state; domains that are gone are forgotten."""
         self.skipped = {d: int(n) for d, n in state["skipped"].items() if d in self.sizes}
+        self.saved = {d: int(n) for d, n in state.get("saved", {}).items() if d in self.sizes}
         self._seen = {
             (d, int(i)): (float(right), float(wrong), int(visit))
             for d, i, right, wrong, visit in state["seen"]

@@ -87,7 +87,7 @@ class TaskOrder:
         """Return the shares of the next batch and what they rest on, as flat metrics."""
         values = self.mixture.metrics()
         if self.chooser is not None:
-            values["mixture/groups_saved"] = float(self.chooser.num_skipped)
+            values["mixture/groups_saved"] = float(self.chooser.num_saved)
         return values
 
     def state(self) -> dict[str, JSON]:
