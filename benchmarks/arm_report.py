@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from arm_runs import load_evaluation
+from page_section import replace_section
 
 from educe.evaluation.seeds import SeedStudy, compare_seeds
 from educe.evaluation.statistics import Estimate, holm, minimum_detectable_effect
@@ -106,20 +107,6 @@ def write_into(page: Path, study: Study, stated: str, command: str) -> str:
     figure = page.parent / "figures" / "algorithm-arms.svg"
     draw(study, figure)
     return replace_section(page, SECTION, render(study, stated, command, f"figures/{figure.name}"))
-
-
-def replace_section(page: Path, name: str, section: str) -> str:
-    """Put a section between its marks in the page, at the end where it has none yet; return it."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    section = f"{begin}\n\n{section}\n\n{end}"
-    text = page.read_text(encoding="utf-8") if page.exists() else ""
-    if begin in text:
-        before, _, rest = text.partition(begin)
-        text = before + section + rest.partition(end)[2]
-    else:
-        text = f"{text.rstrip()}\n\n{section}\n".lstrip()
-    page.write_text(text, encoding="utf-8")
-    return section
 
 
 def render(study: Study, stated: str, command: str, figure: str) -> str:

@@ -8,7 +8,8 @@ w3        an 8,192-token sequence, forward and backward: peak memory beside TRL 
 group     completions a prompt from 2 to 16 at a 2,048-token prompt: what the step grows by
 
 Every measurement is a process of its own, so that its peak is its own; a peer that dies is a
-result. Results go to benchmarks/results/long-context.json and docs/long-context-training.md.
+result. Results go to benchmarks/results/long-context.json and docs/long-context-training.md, after
+every process: the same command goes on where the last one ended, --again measures anew.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trl", default="", help="interpreter of an environment with trl")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit-s", type=float, default=5400, help="time an arm may take")
+    parser.add_argument("--again", action="store_true", help="forget what was measured before")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "long-context.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
@@ -60,14 +62,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         folder = find_folder(given.model)
         results: Line = json.loads(given.out.read_text()) if given.out.exists() else {}
+        given.runs = results.setdefault("runs", {})
+        given.keep = lambda: keep(results, given.out)
         for part in PARTS:
             if given.only and part not in given.only:
                 continue
             results[part] = _MEASURES[part](folder, given)
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            given.keep()
             given.page.write_text(page(results), encoding="utf-8")
     return 0
+
+
+def keep(results: Line, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 # Measures
@@ -78,7 +88,7 @@ def doubling(folder: Path, given: argparse.Namespace) -> Line:
     for length in given.lengths:
         options = ["--bf16", "--checkpointing", "--warm", *_rope(length)]
         row = _median(
-            [own(folder, length, options, given) for _ in range(given.repeats)], length, "educe"
+            [own(folder, length, options, given, r) for r in range(given.repeats)], length, "educe"
         )
         rows.append(row)
         print(told(row), flush=True)
@@ -114,7 +124,8 @@ def w3(folder: Path, given: argparse.Namespace) -> Line:
         if not python:
             row: Line = {"arm": name, "note": "no environment with trl (--trl)"}
         else:
-            row = {**run(script, [str(folder), str(length), *options], python, given), "arm": name}
+            base = [str(folder), str(length), *options]
+            row = {**known_or_run(script, base, python, given), "arm": name}
         rows.append({"tokens": length, **row})
         print(told(rows[-1]), flush=True)
     return {"what": f"one sequence of {length} tokens, bf16 autocast", "rows": rows}
@@ -136,7 +147,7 @@ def group(folder: Path, given: argparse.Namespace) -> Line:
             pack = 2 * given.prompt_tokens + size * given.completion_tokens
             options = ["--steps", "2", "--bf16", "--fixed", "--micro-batch-tokens", str(pack)]
             base = [str(folder), str(file), str(size), str(given.completion_tokens)]
-            row = run("educe_step.py", [*base, *options], sys.executable, given)
+            row = known_or_run("educe_step.py", [*base, *options], sys.executable, given)
             if "train_s" in row:
                 row["computed_tokens"] = shared + row["tokens"]
             rows.append({"arm": f"{size} completions", "group": size, **row})
@@ -151,9 +162,28 @@ def group(folder: Path, given: argparse.Namespace) -> Line:
 _MEASURES = {"doubling": doubling, "whole": whole, "w3": w3, "group": group}
 
 
-def own(folder: Path, length: int, options: list[str], given: argparse.Namespace) -> Line:
+def own(
+    folder: Path, length: int, options: list[str], given: argparse.Namespace, repeat: int = 0
+) -> Line:
     base = [str(folder), str(length), *options, "--threads", str(given.threads)]
-    return {"tokens": length, **run("educe_sequence.py", base, sys.executable, given)}
+    found = known_or_run("educe_sequence.py", base, sys.executable, given, repeat)
+    return {"tokens": length, **found}
+
+
+def known_or_run(
+    script: str, options: list[str], python: str, given: argparse.Namespace, repeat: int = 0
+) -> Line:
+    """Return what an earlier command measured by the same words, else measure and keep it.
+
+    What failed (a package that is missing) is done again; what was killed is a result.
+    """
+    words = [o if "/" not in o else Path(o).name for o in options]
+    key = f"{repeat}: {script} {' '.join(words)}"
+    known: Line | None = None if given.again else given.runs.get(key)
+    if known is None or known.get("note", "").startswith("failed"):
+        known = given.runs[key] = run(script, options, python, given)
+        given.keep()
+    return dict(known)
 
 
 def _rope(length: int) -> list[str]:

@@ -5,7 +5,8 @@
 Every server is a process of its own; the servers of one number of clients are measured one after
 the other, in turn, and only one runs at a time. Clients are threads in this process: each sends its
 next request when it has read the whole answer to the last one. All ask for the same prompts and the
-same number of tokens (``ignore_eos``), streamed. Results go to benchmarks/results/serving.json.
+same number of tokens (``ignore_eos``), streamed. Results go to benchmarks/results/serving.json,
+row by row: the same command goes on where the last one ended, --again measures anew.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import http.client
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,7 +25,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--vllm", default="", help="interpreter of an environment with vllm")
+    parser.add_argument("--again", action="store_true", help="forget what was measured before")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "serving.json")
     given = parser.parse_args(arguments)
     with quiet_machine():
@@ -73,10 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(given: argparse.Namespace) -> int:
     servers = servers_of(given)
-    rows: list[dict[str, Any]] = []
-    for count in given.clients:
-        for repeat in range(given.repeats):
+    settings = {
+        name: getattr(given, name)
+        for name in ("model", "rounds", "max_tokens", "prompt_words", "dtype")
+    }
+    rows = [] if given.again else rows_of(given.out, settings)
+    done = {(row["server"], row["clients"], row["repeat"]) for row in rows}
+    for repeat in range(given.repeats):
+        for count in given.clients:
             for server in servers:
+                if (server.name, count, repeat) in done:
+                    continue
                 with running(server) as url:
                     load(url, server, count, 1, given)  # warm: compilation, caches, page faults
                     start = time.perf_counter()
@@ -85,14 +95,25 @@ def run(given: argparse.Namespace) -> int:
                 row = figures(server.name, count, readings, wall)
                 rows.append({**row, "repeat": repeat})
                 print(line_of(row), flush=True)
-    settings = {
-        name: getattr(given, name)
-        for name in ("model", "rounds", "max_tokens", "prompt_words", "dtype")
-    }
-    result = {"settings": settings, "cores": os.cpu_count(), "rows": rows}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+                keep(given.out, settings, rows)
     return 0
+
+
+def rows_of(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what an earlier command with the same settings measured."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = found["rows"] if found["settings"] == settings else []
+    return rows
+
+
+def keep(path: Path, settings: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {"settings": settings, "cores": os.cpu_count(), "rows": rows}
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def servers_of(given: argparse.Namespace) -> list[Server]:
@@ -123,23 +144,34 @@ def free_port() -> int:
 @contextmanager
 def running(server: Server) -> Iterator[str]:
     """Start a server; yields its base URL once it answers."""
+    # Left alone, vLLM keeps a core for itself and computes on the others.
+    cores = sorted(os.sched_getaffinity(0))
     environment = {
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
         **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"),
     }
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            server.command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            server.command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,
         )
         try:
             yield wait_for(server, process, log)
         finally:
             process.terminate()
-            try:
-                process.communicate(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=60)
+            # Its own processes too: one left behind would compute beside the next server.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def wait_for(server: Server, process: subprocess.Popen[str], log: Any) -> str:

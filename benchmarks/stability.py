@@ -21,8 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from arm_queue import Arm, Results, add_queue_options, add_study_options, parsed, run_arms
-from arm_report import replace_section
 from lock import quiet_machine
+from page_section import replace_section
 
 MARGIN = 0.05
 POISONED_STEP = 5

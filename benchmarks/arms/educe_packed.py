@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
@@ -23,32 +24,18 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=3)
     given = parser.parse_args()
 
-    import numpy as np
     import torch
 
     from educe.algorithms.catalogue import BUNDLES
     from educe.algorithms.losses import build_loss
     from educe.models.load import load
-    from educe.rollout.packing import TrainingSample, pack_samples
     from educe.trainers.step import forward_pack, pack_loss
 
     torch.set_num_threads(2)
     model = load(given.model)
     bundle = BUNDLES["grpo"]
     losses = {bundle.formula(): build_loss(bundle)}
-    draw = np.random.default_rng(0)
-    samples = []
-    for number in range(64):
-        streams = {
-            "advantage": np.full(64, draw.normal()),
-            "weight": np.full(64, 1 / 4096),
-            "behaviour_logprobs": np.full(64, -10.0),
-            "temperature": np.ones(64),
-        }
-        ids = draw.integers(100, 20_000, 64)
-        mask = np.arange(64) >= 1
-        samples.append(TrainingSample(ids, mask, streams, number, number, bundle.formula()))
-    packs = pack_samples(samples, 4096)
+    packs = packs_of(64, bundle.formula())
     dtype = None if given.dtype == "float32" else getattr(torch, given.dtype)
     for call in range(given.calls):
         begin = time.perf_counter()
@@ -59,6 +46,27 @@ def main() -> None:
         for _, parameter in model.trainable():
             parameter.grad = None
         print(json.dumps({"call": call, "seconds": seconds, "rate": 64 * 64 / seconds}), flush=True)
+
+
+def packs_of(num_sequences: int, formula: str) -> list[Any]:
+    """Return packs of at most 4,096 tokens of seeded sequences of 64 tokens, all trained."""
+    import numpy as np
+
+    from educe.rollout.packing import TrainingSample, pack_samples
+
+    draw = np.random.default_rng(0)
+    samples = []
+    for number in range(num_sequences):
+        streams = {
+            "advantage": np.full(64, draw.normal()),
+            "weight": np.full(64, 1 / (64 * num_sequences)),
+            "behaviour_logprobs": np.full(64, -10.0),
+            "temperature": np.ones(64),
+        }
+        ids = draw.integers(100, 20_000, 64)
+        mask = np.arange(64) >= 1
+        samples.append(TrainingSample(ids, mask, streams, number, number, formula))
+    return pack_samples(samples, 4096)
 
 
 if __name__ == "__main__":

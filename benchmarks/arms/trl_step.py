@@ -34,10 +34,11 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     prompts = json.loads(given.prompts.read_text(encoding="utf-8"))
     batch = len(prompts) * given.group
+    rows = min(given.rows, batch)
     settings = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=given.rows,
-        gradient_accumulation_steps=batch // given.rows,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=batch // rows,
         num_generations=given.group,
         max_completion_length=given.max_tokens,
         max_steps=given.steps,

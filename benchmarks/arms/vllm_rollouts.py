@@ -7,8 +7,10 @@ python vllm_rollouts.py MODEL PROMPTS.json GROUP MAX_TOKENS [--dtype bfloat16] [
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -27,14 +29,17 @@ def main() -> None:
     parser.add_argument("--empty-cache", action="store_true", help="compile everything anew")
     given = parser.parse_args()
     if given.empty_cache:
-        os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp()
+        # Some parts are compiled by torch itself, into a cache of its own.
+        os.environ["VLLM_CACHE_ROOT"] = empty = tempfile.mkdtemp()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{empty}/torch"
+        atexit.register(shutil.rmtree, empty, ignore_errors=True)
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0-1")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     from vllm import LLM, SamplingParams
 
-    model = LLM(model=given.model, dtype=given.dtype, max_model_len=4096, max_num_seqs=64)
+    model = LLM(model=given.model, dtype=given.dtype, max_model_len=1024, max_num_seqs=64)
     texts = json.loads(given.prompts.read_text(encoding="utf-8"))
     for call in range(given.calls):
         start = time.perf_counter()
