@@ -17,6 +17,7 @@ from educe.algorithms.advantages import has_spread
 from educe.algorithms.aggregate import sequence_weights
 from educe.algorithms.catalogue import Bundle
 from educe.algorithms.losses import LossFunction, build_loss
+from educe.algorithms.shaping import without_truncated
 from educe.core.metrics import Tally
 from educe.core.types import Group, Trajectory
 from educe.rollout.packing import TrainingSample, trajectory_sequences
@@ -110,15 +111,14 @@ def credit_group(
         num_greedy=group.request.num_greedy,
         kl_coefficient=bundle.kl_coefficient if kl_coefficient is None else kl_coefficient,
     )
-    in_loss = [
-        bool(used) and not (bundle.mask_truncated and trajectory.is_truncated)
-        for used, trajectory in zip(in_baseline, group.trajectories, strict=True)
-    ]
+    in_loss = tuple(bool(used) for used in in_baseline)
+    if bundle.mask_truncated:
+        in_loss = without_truncated(in_loss, [t.is_truncated for t in group.trajectories])
     return GroupCredit(
         group,
         raw,
         tuple(bool(b) for b in in_baseline),
-        tuple(in_loss),
+        in_loss,
         tuple(float(r) for r in trained),
         tuple(credits),
         told,
