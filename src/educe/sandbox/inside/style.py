@@ -125,8 +125,7 @@ def facts_of(source: str) -> dict[str, Any]:
         "compiles": True,
         "insecure": [f"line {line}: {what}" for line, what in found],
         "worst": max(
-            [complexity(node) for node in functions]
-            + [outside_functions(node) for node in bodies]
+            [complexity(node) for node in functions] + [outside_functions(node) for node in bodies]
         ),
         "functions": len(functions),
         "documented": sum(ast.get_docstring(node) is not None for node in functions),
