@@ -38,7 +38,7 @@ SAMPLE_VARIANCE = 0.25 * 0.75
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
-    if given.arm:
+    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
         return run(given)
     with quiet_machine(is_timing=False):
         return run(given)

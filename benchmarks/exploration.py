@@ -40,7 +40,7 @@ SCHEDULES: dict[str, tuple[str, list[str]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
-    if given.arm:
+    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
         return run(given)
     with quiet_machine(is_timing=False):
         return run(given)

@@ -42,7 +42,7 @@ _OF_THE_PLACE = {("run", "name"), ("run", "out"), ("model", "name")}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
-    if given.arm:
+    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
         return run(given)
     with quiet_machine(is_timing=False):
         return run(given)
