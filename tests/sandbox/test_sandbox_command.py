@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from educe.cli.main import main
-from educe.sandbox import Sandbox, doctor
+from educe.sandbox import Level, Sandbox, doctor
 
 
 def test_run_prints_the_output_and_the_verdict(
@@ -51,6 +51,21 @@ def test_doctor_tells_all_levels(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == (0 if told["default"] else 1)
     plain = told["levels"][-1]
     assert plain["available"] and not plain["held"]["files of the host stay hidden"]
+
+
+def test_doctor_says_which_runtimes_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = {"node": "runtime 'node' needs the program 'node', which is in none of /usr/bin"}
+    found = doctor.Diagnosis((), Level.CGROUPS, 7, 1, "root", (), missing)
+    monkeypatch.setattr(doctor, "diagnose", lambda: found)
+    assert main(["sandbox", "doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "runtimes    python, python-numpy, python-pytest, bash, c, c++, executable\n" in shown
+    assert "not here: runtime 'node' needs the program 'node'" in shown
+    assert main(["sandbox", "doctor", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["missing_runtimes"] == missing and "bash" in told["runtimes"]
 
 
 def test_advice_is_true_for_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
