@@ -121,7 +121,7 @@ class Level:
             query = flat.index_select(0, reading.index).view(
                 len(shelf.lengths), heads, reading.num_readers * group, width
             )
-            key, value = shelf.values[layer, 0], shelf.values[layer, 1]
+            key, value = shelf.layers[layer]
             if shelf.bias is None:
                 out, lse = flash_forward(query, key, value, False, scale)
             else:
@@ -175,6 +175,7 @@ class DecodeContext:
         bias = torch.zeros(len(rows), 1, width, extent, dtype=store.slots.dtype)
         outside = torch.arange(extent) > ends.unsqueeze(2)
         self.bias = bias.masked_fill_(outside[:, None], float("-inf")).to(device)
+        self._own = store.own(len(rows), extent)
 
     def attend(
         self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
@@ -182,23 +183,25 @@ class DecodeContext:
         num_rows = len(self.chains)
         padded, heads, length, width = query_1HTD.shape
         kv_heads = key_1KTD.shape[1]
-        slots = self.store.slots[layer]
-        fresh = torch.cat([key_1KTD[:num_rows], value_1KTD[:num_rows]], 1)
-        slots.view(-1, width).index_copy_(0, self.places, fresh.view(-1, width))
+        query, key, value = query_1HTD, key_1KTD, value_1KTD
+        if padded != num_rows:
+            query, key, value = query[:num_rows], key[:num_rows], value[:num_rows]
+        fresh = torch.cat([key, value], 1).view(-1, width)
+        self.store.flat_slots[layer].index_copy_(0, self.places, fresh)
         # A head's queries of all new tokens lie side by side: [R, K, G * T, D].
-        query = query_1HTD[:num_rows].reshape(num_rows, kv_heads, -1, width)
-        out = (self._alone if self.exact else self._together)(layer, query, slots, scale)
+        query = query.reshape(num_rows, kv_heads, -1, width)
+        out = (self._alone if self.exact else self._together)(layer, query, scale)
         out = out.to(query_1HTD.dtype).reshape(num_rows, heads, length, width)
         if padded == num_rows:
             return out
         return torch.cat([out, out.new_zeros(padded - num_rows, heads, length, width)])
 
-    def _together(self, layer: int, query: Tensor, slots: Tensor, scale: float) -> Tensor:
-        own = slots[:, : len(query), :, : self.extent]
+    def _together(self, layer: int, query: Tensor, scale: float) -> Tensor:
+        key, value = self._own[layer]
         bias = self.bias
         if bias.shape[2] > 1:
             bias = bias.repeat(1, 1, query.shape[2] // bias.shape[2], 1)
-        out, lse = masked_attention(query, own[0], own[1], bias, scale)
+        out, lse = masked_attention(query, key, value, bias, scale)
         for number, level in enumerate(self.levels):
             more, more_lse = level.attend(layer, query, scale)
             # Softmax over two disjoint key sets: the sets' own weights are a sigmoid apart.
@@ -208,12 +211,15 @@ class DecodeContext:
                 lse = torch.logaddexp(lse, more_lse)
         return out
 
-    def _alone(self, layer: int, query: Tensor, slots: Tensor, scale: float) -> Tensor:
+    def _alone(self, layer: int, query: Tensor, scale: float) -> Tensor:
         outs = []
+        key, value = self._own[layer]
         for row, (chain, length) in enumerate(zip(self.chains, self.lengths, strict=True)):
             one = query[row : row + 1]
-            own = slots[:, row : row + 1, :, :length]
-            out, lse = flash_forward(one, own[0], own[1], False, scale)
+            own = slice(row, row + 1)
+            out, lse = flash_forward(
+                one, key[own, :, :length], value[own, :, :length], False, scale
+            )
             out = out.to(lse.dtype)
             for segment_id in chain:
                 past = self.store.segment(segment_id)[layer]

@@ -6,7 +6,7 @@ Shapes: L layers, K key/value heads, D head width, R rows (slots), P segments of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,13 +23,19 @@ class Shelf:
 
     ``values`` is [L, 2, P, K, longest, D], zero behind each segment's end; ``bias`` [P, 1, 1,
     longest] is -inf there, None when all are equally long. A place is empty (None) once its segment
-    is forgotten.
+    is forgotten. ``layers`` are each layer's keys and values [P, K, longest, D], views made once:
+    every step asks for all of them.
     """
 
     values: Tensor
     segment_ids: list[int | None]
     lengths: list[int]
     bias: Tensor | None
+    layers: list[tuple[Tensor, Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        keys, values = self.values.unbind(1)
+        self.layers = list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
 
 class CacheStore:
@@ -45,6 +51,7 @@ class CacheStore:
         self._places: dict[int, tuple[Shelf, int]] = {}
         self._shape = (self.num_layers, 2, max_rows, self.num_kv_heads)
         self.slots = torch.zeros((*self._shape, 0, width), dtype=dtype, device=device)
+        self.flat_slots: Sequence[Tensor] = ()
 
     @property
     def num_segments(self) -> int:
@@ -61,6 +68,13 @@ class CacheStore:
         grown = self.slots.new_zeros((*self._shape, size, self.width))
         grown[:, :, :, :, :have] = self.slots
         self.slots = grown
+        # A layer's slots as rows [2 * R * K * capacity, D], to write single tokens to.
+        self.flat_slots = grown.view(self.num_layers, -1, self.width).unbind(0)
+
+    def own(self, num_rows: int, extent: int) -> list[tuple[Tensor, Tensor]]:
+        """Return each layer's keys and values [rows, K, extent, D] of the first slots."""
+        keys, values = self.slots[:, :, :num_rows, :, :extent].unbind(1)
+        return list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
     def move(self, source: int, target: int, length: int) -> None:
         self.slots[:, :, target, :, :length] = self.slots[:, :, source, :, :length]

@@ -192,6 +192,7 @@ class FusedForward:
         norm = names["model.norm.weight"].to(shape.wide)
         self._embedding = embedding.detach().to(shape.dtype, copy=True)
         self._final_norm = norm.detach().clone()
+        self._epsilon = norm.new_full((1,), shape.epsilon)
         self._head = shape.matrix(shape.folded(head.detach().to(shape.wide), norm))
         count = self._model.causal.config.num_hidden_layers
         self._layers = [_Layer(names, f"model.layers.{i}.", shape) for i in range(count)]
@@ -237,12 +238,12 @@ class FusedForward:
 
     def _norm_scale(self, x: Tensor) -> Tensor:
         """Return what the norm multiplies each row by, [N, 1]."""
-        scale: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return scale.square_().mul_(1.0 / self._shape.width).add_(self._shape.epsilon).rsqrt_()
+        norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.addcmul(self._epsilon, norm, norm, value=1.0 / self._shape.width).rsqrt_()
 
     def _norm(self, x: Tensor) -> Tensor:
-        normed: Tensor = x * self._norm_scale(x)
-        return normed.to(self._shape.dtype)
+        normed = torch.empty_like(x, dtype=self._shape.dtype)
+        return torch.mul(x, self._norm_scale(x), out=normed)
 
     def _project(
         self, layer: _Layer, x: Tensor, rotation: Tensor, num_rows: int, length: int
@@ -255,14 +256,13 @@ class FusedForward:
         if layer.head_norms is not None:
             mean = rotating.square().mean(-1, keepdim=True)
             rotating = rotating * (mean + shape.epsilon).rsqrt() * layer.head_norms
-        pairs = torch.view_as_complex(rotating.reshape(len(x), count, -1, 2))
-        turned = torch.view_as_real(pairs * rotation).flatten(2).to(shape.dtype)
+        # In place: the joined projections belong to nobody else.
+        torch.view_as_complex(rotating.unflatten(-1, (-1, 2))).mul_(rotation)
+        turned = _heads(rotating.to(shape.dtype), num_rows, length)
+        query, key = turned.split([shape.heads, shape.kv_heads], dim=1)
+        return query, key, _heads(joined[:, count:].to(shape.dtype), num_rows, length)
 
-        def heads(part: Tensor) -> Tensor:
-            return part.view(num_rows, length, -1, shape.head_width).transpose(1, 2)
 
-        return (
-            heads(turned[:, : shape.heads]),
-            heads(turned[:, shape.heads :]),
-            heads(joined[:, count:].to(shape.dtype)),
-        )
+def _heads(parts: Tensor, num_rows: int, length: int) -> Tensor:
+    """Return [B * T, heads, D] as [B, heads, T, D]."""
+    return parts.view(num_rows, length, -1, parts.shape[-1]).transpose(1, 2)

@@ -48,10 +48,10 @@ def sample(
 
 
 def _chunk_rows(logits_BV: Tensor) -> int:
-    """On a CPU, as many rows as stay in a core's cache from one pass over them to the next."""
+    """On a CPU, as many rows as stay in the cores' caches from one pass over them to the next."""
     if logits_BV.device.type != "cpu":
         return max(1, len(logits_BV))
-    return max(1, _CHUNK_VALUES // logits_BV.shape[1])
+    return max(1, _CHUNK_VALUES * torch.get_num_threads() // logits_BV.shape[1])
 
 
 def _sample_chunk(
