@@ -16,7 +16,7 @@ from educe.domains.builtin.instructions.domain import InstructionDomain, Level, 
 from educe.domains.builtin.instructions.reading import sentences_of, words_of
 from educe.domains.builtin.instructions.vocabulary import ANCHORS
 from educe.domains.check import check_domain
-from educe.evaluation.audit.copies import copied_parts
+from educe.domains.copies import copied_parts
 
 NAMES = [s.name for s in instructions.specs()]
 

@@ -16,7 +16,8 @@ from educe.config.settings import DomainSettings
 from educe.core.protocols import Domain, Services
 from educe.core.types import Score, Split, Task, Verdict, assistant
 from educe.domains.build_manifest import describe
-from educe.domains.check import check_domain
+from educe.domains.check import check_domain, is_above_floor
+from educe.domains.copies import paid_copies
 from educe.domains.extraction import extract_answer, parse_number, same_answer
 from educe.domains.fingerprint import differing_domains
 from educe.domains.reasoning_gym import manifest, specs
@@ -330,3 +331,15 @@ def test_numbers_are_whole_texts() -> None:
     assert parse_number("-1,234.50") == parse_number("-1234.5")
     assert parse_number("12 apples") is None
     assert parse_number("1e999999999") is None
+
+
+def test_floors_know_what_repeating_the_prompt_pays() -> None:
+    """The form that knights and knaves shows is right once in four; some programs do nothing."""
+    for name, form in (
+        ("rg/knights_knaves/easy", "its first word in quotes"),
+        ("rg/ab/tiny", "all before the question"),
+    ):
+        paid = paid_copies(load_domain(name), 48, Services())
+        best = max(paid, key=lambda f: paid[f])
+        assert best == form and paid[best] > 0.1
+        assert not is_above_floor(paid[best], 48, manifest()[name]["floor"])

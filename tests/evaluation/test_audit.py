@@ -13,9 +13,9 @@ from educe.core.errors import EduceError, UnscoredError
 from educe.core.protocols import DomainBase, DomainSpec, Services
 from educe.core.splits import draw_task
 from educe.core.types import Message, Score, Split, Task, assistant, user
+from educe.domains.copies import copied_parts, picked_numbers
 from educe.domains.registry import load_domain
 from educe.evaluation.audit.attempts import attempts_for
-from educe.evaluation.audit.copies import copied_parts, picked_numbers
 from educe.evaluation.audit.graders import (
     AuditLimits,
     audit_grader,

@@ -1,9 +1,9 @@
 """Write the manifest of reasoning-gym: ``python -m educe.domains.build_manifest [--only GLOB]``.
 
 For each family and level it looks at the answers (lines, numbers, length), estimates how many tasks
-there are, and measures the floor: the mean score of the best constant answer. A domain whose check
-fails is not written; the run ends with the list of failures and exit code 1. With ``--only`` the
-other rows stay as they are.
+there are, and measures the floor: the mean score of the best constant answer, or of a part of the
+prompt given back where that pays more. A domain whose check fails is not written; the run ends with
+the list of failures and exit code 1. With ``--only`` the other rows stay as they are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from educe.core.protocols import DomainSpec
+from educe.core.protocols import DomainSpec, Services
 from educe.core.types import Split
-from educe.domains.check import CheckReport, check_domain
+from educe.domains.check import CheckReport, check_domain, is_above_floor
+from educe.domains.copies import paid_copies
 from educe.domains.extraction import parse_number
 from educe.domains.reasoning_gym import manifest
 from educe.domains.reasoning_gym.domain import ReasoningGymDomain
@@ -62,6 +63,9 @@ def measure(row: dict[str, Any]) -> tuple[dict[str, Any], CheckReport]:
     count = NUM_SLOW_TASKS if probe.task_ms + probe.score_ms > SLOW_MS else NUM_TASKS
     first = check_domain(domain, num_tasks=count)
     floor = max(first.constant or 0.0, first.empty or 0.0, first.other_gold or 0.0)
+    copied = max(paid_copies(domain, count, Services()).values(), default=0.0)
+    if is_above_floor(copied, count, floor):
+        floor = copied
     row = {
         **row,
         "floor": round(floor, 3),

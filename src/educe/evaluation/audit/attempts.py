@@ -2,7 +2,7 @@
 
 ``must`` says what a sound verifier does with an attempt. Where a changed gold might by luck be
 another right answer (most tasks whose answer is not one number), ``is_certain`` is False: such
-acceptances are listed for a person, and counted apart. Copies of the prompt are in ``copies``.
+acceptances are listed for a person, and counted apart. Copies of the prompt: ``domains.copies``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from educe.core.errors import DomainError
 from educe.core.protocols import Domain, DomainSpec, Services
 from educe.core.types import JSON, Message, Split, Task, assistant
 from educe.domains.check import is_above_floor, play
+from educe.domains.copies import copied_parts, picked_numbers
 from educe.evaluation.audit.attempts import Attempt, attempts_for
-from educe.evaluation.audit.copies import copied_parts, picked_numbers
 from educe.evaluation.statistics import Estimate, clopper_pearson
 
 _MAX_EXAMPLES = 12

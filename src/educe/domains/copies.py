@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 
+from educe.core.protocols import Domain, Services
+from educe.core.types import Split, assistant
+from educe.domains.check import play
+
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _QUOTED = re.compile(
     r"(?<!\w)'([^'\n]{1,60})'(?!\w)|\"([^\"\n]{1,60})\"|“([^”\n]{1,60})”|`([^`\n]{1,60})`"
@@ -41,3 +45,15 @@ def picked_numbers(prompt: str) -> dict[str, str]:
     """Return the first and the last number: guesses rather than copies, told and not judged."""
     numbers = _NUMBER.findall(prompt)
     return {"its first number": numbers[0], "its last number": numbers[-1]} if numbers else {}
+
+
+def paid_copies(domain: Domain, num_tasks: int, services: Services) -> dict[str, float]:
+    """Return the mean score of each part of the prompt given back, on train tasks that have it."""
+    totals: dict[str, list[float]] = {}
+    for index in range(num_tasks):
+        task = domain.task(Split.TRAIN, index)
+        for form, text in copied_parts(task.messages[-1].content).items():
+            score = play(domain, task, (assistant(text),), services)
+            totals.setdefault(form, []).append(score.value or 0.0)
+    # A part that few prompts have says little about the domain.
+    return {f: sum(v) / len(v) for f, v in totals.items() if 2 * len(v) >= num_tasks}
