@@ -244,6 +244,15 @@ def test_negative_sequences_left_behind_are_dropped():
     assert gradient.tolist() == [0, 0, -1, -1, 1]
 
 
+def test_a_long_sequence_is_not_left_behind_for_its_length():
+    """The mean counts, not the sum: 0.2 a token is near, however many tokens there are."""
+    loss = negative_sequences_masked(reinforce, limit=0.5)
+    _, gradient, _ = run(loss, [-0.2] * 6 + [-0.9, 0.1], [-1] * 8, [0] * 6 + [1] * 2)
+    assert gradient.tolist() == [1] * 8
+    _, gradient, _ = run(loss, [-0.9, -0.3], [-1] * 2, [0] * 2)
+    assert gradient.tolist() == [0] * 2
+
+
 # Value loss
 
 

@@ -111,6 +111,17 @@ def test_a_refreshed_reference_comes_back_with_its_checkpoint(tiny_folder, tmp_p
     assert not (folder[-1] / "frozen.safetensors").exists()  # the stage is over
 
 
+def test_the_reference_is_refreshed_after_as_many_batches_as_named(tiny_folder, tmp_path):
+    algorithm = {"name": "grpo", "kl_coefficient": 0.1, "kl": {"refresh_steps": 2}}
+    rl = {"steps": 3, "prompts": 4, "group_size": 6, "updates": 1}
+    _, start = run(tiny_folder, tmp_path, algorithm, rl=rl)
+    store = RunStore.open(start().folder)
+    assert [e.payload["step"] for e in store.events("reference")] == [1]
+    far = [row.values.get("rl/kl_k3", 0.0) for row in store.metrics("rl")]
+    # Before its first update a batch is measured against the reference of the batch before.
+    assert far[0] < 1e-9 and far[1] > 1e-9 and far[2] < 1e-9
+
+
 def test_remax_samples_a_greedy_completion_for_each_prompt(tiny_folder, tmp_path):
     _, start = run(tiny_folder, tmp_path, {"name": "remax"}, rl={"group_size": 1})
     result = start()
