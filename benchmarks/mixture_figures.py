@@ -59,13 +59,9 @@ def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str
     """Return the figures of an arm beside the uniform one."""
     pairs = np.stack([arm.gain, uniform.gain], axis=1)
     is_alike = kinds == "alike"
-
-    def ratio(p: Floats) -> float:
-        return float(p[:, 0].sum() / p[:, 1].sum())
-
     told: dict[str, Any] = {
         "gain": round(float(arm.gain.mean()), 4),
-        "gain_ratio": [round(ratio(pairs), 3), *interval(pairs, ratio)],
+        "gain_ratio": [round(_ratio(pairs), 3), *interval(pairs, _ratio)],
         "better": _mean((arm.gain > uniform.gain).astype(float)),
         "worst_tenth": _mean(arm.worst),
         "worst_tenth_change": _mean(arm.worst - uniform.worst),
@@ -73,17 +69,21 @@ def compare(arm: Outcome, uniform: Outcome, kinds: NDArray[np.str_]) -> dict[str
         "forgotten": _mean(arm.forgotten),
         "forgotten_change": _mean(arm.forgotten - uniform.forgotten),
         "by_kind": {
-            str(k): round(ratio(pairs[kinds == k]), 3) for k in sorted(set(kinds.tolist()))
+            str(k): round(_ratio(pairs[kinds == k]), 3) for k in sorted(set(kinds.tolist()))
         },
     }
     if not is_alike.all():
         told["better_but_alike"] = round(float((arm.gain > uniform.gain)[~is_alike].mean()), 3)
     if is_alike.any():
-        low, high = interval(pairs[is_alike], ratio)
+        low, high = interval(pairs[is_alike], _ratio)
         told["alike_loss"] = [
-            round(1.0 - ratio(pairs[is_alike]), 4), round(1.0 - high, 4), round(1.0 - low, 4),
+            round(1.0 - _ratio(pairs[is_alike]), 4), round(1.0 - high, 4), round(1.0 - low, 4),
         ]  # fmt: skip
     return told
+
+
+def _ratio(pairs: Floats) -> float:
+    return float(pairs[:, 0].sum() / pairs[:, 1].sum())
 
 
 def _mean(values: Floats) -> list[float]:
@@ -120,6 +120,10 @@ def summarise(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for key, outcome in outcomes.items():
         unit, _, name = key.partition("/")
         told[key] = compare(outcome, outcomes[f"{unit}/uniform"], kinds)
+        best = outcomes.get(f"{unit}/best_static")
+        if best is not None:
+            pairs = np.stack([outcome.gain, best.gain], axis=1)
+            told[key]["of_best_static"] = [round(_ratio(pairs), 3), *interval(pairs, _ratio)]
         print(f"{unit:<8} {name:<18} {json.dumps(told[key])}", flush=True)
     for name in dict.fromkeys(name for p in parts for name in p["seconds"]):
         seconds = sum(p["seconds"].get(name, 0.0) for p in parts)
@@ -142,18 +146,30 @@ def page_of(told: dict[str, Any]) -> str:
     """Return the figures of all arms as a section in Markdown."""
     lines = [
         f"Worlds {told['first']} to {told['last']} of `{told['split']}` ({told['worlds']} worlds); "
-        f"written by the benchmark. `uniform_again` is uniform shares with other luck: what noise "
-        f"alone does.",
+        f"written by the benchmark. {_words_of(told)}",
         "",
-        f"| budget | arm | {' | '.join(_COLUMNS)} |",
-        "|---|---|" + "---|" * len(_COLUMNS),
+        f"| budget | arm | {' | '.join(_COLUMNS)} | gain over the best static's |",
+        "|---|---|---|" + "---|" * len(_COLUMNS),
     ]
     for key, arm in told.items():
         unit, _, name = key.partition("/")
         if name and name != "uniform" and isinstance(arm, dict):
             cells = " | ".join(column(arm) for column in _COLUMNS.values())
+            best = arm.get("of_best_static")
+            cells += f" | {_told(best, '{:.2f}')}" if best else " | –"
             lines.append(f"| {unit} | {name} | {cells} |")
     return "\n".join(lines)
+
+
+_WORDS = {
+    "uniform_again": "`uniform_again`: uniform shares with other luck, what noise alone does.",
+    "best_static": "`best_static`: the best of some forty tables, found in each world by its own "
+    "true final scores.",
+}
+
+
+def _words_of(told: dict[str, Any]) -> str:
+    return " ".join(w for arm, w in _WORDS.items() if any(k.endswith(f"/{arm}") for k in told))
 
 
 def _told(values: Sequence[float], form: str, scale: float = 1.0) -> str:
