@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from educe.baseline import LenientSession, readings
+from educe.baseline import LenientSession, best_reading, readings
 from educe.core.protocols import DomainSpec
 from educe.core.types import (
     Group,
@@ -94,3 +94,29 @@ def test_readings_find_labelled_and_quoted_answers():
     assert "42" in readings("so x = 42")
     assert "blue" in readings("It must be **blue**, I think")
     assert len(readings("\n".join(f"a{i} = {i}" for i in range(99)))) <= 16
+
+
+def test_one_answer_is_read_by_itself():
+    (group,) = Spoken(Pool()).run_requests([TaskRequest(0, "d", Split.EVAL, 0, num_samples=1)])
+    readers = Pool()
+    found = best_reading(readers, group.task, group.trajectories[0])
+    assert found.value == 1.0 and found.reason == "lenient reading: graded"
+    assert readers.queue == []
+
+
+def test_the_board_reads_with_real_scorers():
+    """What `educe forgetting` opens for real: a recipe's domains in workers of their own."""
+    from educe.cli.forgetting import _readers
+    from educe.config.loader import recipe_from_values
+    from educe.domains.registry import load_domain
+
+    name = "arithmetic/add/tiny"
+    task = load_domain(name).task(Split.EVAL, 0)
+    turn = Turn((1,), (2,), (0.0,), (0,), StopReason.END, 0.0)
+    strict = Score.wrong("not so")
+    said = (*task.messages, Message("assistant", f"So **{task.gold}** it is, as 1 of 2 know."))
+    with _readers(recipe_from_values({"domains": {name: {}}}).recipe) as read:
+        assert read is not None
+        found = read(task, Trajectory(0, 0, said, (turn,), strict))
+        assert found.value == 1.0, found
+        assert read(task, Trajectory(0, 0, said, (turn, turn), strict)) is strict

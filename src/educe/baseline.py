@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from educe.core.protocols import Domain
 from educe.core.seeds import derive
-from educe.core.types import Group, Message, Score, Split, Task, TaskRequest
+from educe.core.types import Group, Message, Score, Split, Task, TaskRequest, Trajectory
 from educe.evaluation.records import EvalResult
 from educe.evaluation.summary import summarise
 from educe.rollout.outcomes import Outcome
@@ -68,6 +68,37 @@ def readings(text: str) -> list[str]:
     return list(dict.fromkeys(c for c in cleaned if c))[:_MAX_READINGS]
 
 
+def _submit(scoring: Scoring, task: Task, trajectory: Trajectory, number: int) -> list[str]:
+    """Have every reading of a trajectory's last message scored; return their keys."""
+    *before, last = trajectory.messages
+    keys = []
+    for place, reading in enumerate(readings(last.content)):
+        keys.append(f"lenient/{task.task_id}/{number}/{place}")
+        transcript = [*before, Message("assistant", reading)]
+        scoring.submit_score(keys[-1], task, trajectory.state, transcript)
+    return keys
+
+
+def _better(best: Score, outcome: Outcome) -> Score:
+    if isinstance(outcome, Score) and (outcome.value or 0.0) > (best.value or 0.0):
+        return replace(outcome, reason=f"lenient reading: {outcome.reason}")
+    return best
+
+
+def best_reading(scoring: Scoring, task: Task, trajectory: Trajectory) -> Score:
+    """Return the best score over all readings of the last message, the one given included.
+
+    ``scoring`` is this caller's alone: every outcome that it returns is one of these readings.
+    """
+    best = trajectory.score
+    waiting = set(_submit(scoring, task, trajectory, trajectory.sample_index))
+    while waiting:
+        for key, outcome in scoring.poll(0.1):
+            waiting.discard(str(key))
+            best = _better(best, outcome)
+    return best
+
+
 @dataclass(slots=True)
 class LenientSession:
     """An evaluation session whose wrong single-turn answers are read in every plausible way.
@@ -117,13 +148,9 @@ class LenientSession:
             right = (trajectory.score.value or 0.0) >= 1
             if spec.executes_code or len(trajectory.turns) != 1 or right:
                 continue
-            *before, last = trajectory.messages
-            for place, reading in enumerate(readings(last.content)):
-                key = f"lenient/{group.task.task_id}/{number}/{place}"
+            for key in _submit(self.scoring, group.task, trajectory, number):
                 by_key[key] = read
                 read.waiting[key] = number
-                transcript = [*before, Message("assistant", reading)]
-                self.scoring.submit_score(key, group.task, trajectory.state, transcript)
         return read
 
     def _collect(self, by_key: dict[str, _Read], wait_s: float) -> None:
@@ -144,8 +171,7 @@ class _Read:
 
     def take(self, key: str, outcome: Outcome) -> None:
         number = self.waiting.pop(key)
-        if isinstance(outcome, Score) and (outcome.value or 0.0) > (self.best[number].value or 0.0):
-            self.best[number] = replace(outcome, reason=f"lenient reading: {outcome.reason}")
+        self.best[number] = _better(self.best[number], outcome)
 
     def group(self) -> Group:
         pairs = zip(self.finished.trajectories, self.best, strict=True)

@@ -121,7 +121,7 @@ def _readers(recipe: Recipe) -> AbstractContextManager[ReadLeniently | None]:
                 # Programs and dialogues have no other reading than the one that was scored.
                 if domains[task.domain].spec.executes_code or len(trajectory.turns) != 1:
                     return trajectory.score
-                return best_reading(pool, task, trajectory, trajectory.score)
+                return best_reading(pool, task, trajectory)
 
             yield read
 
