@@ -31,12 +31,12 @@ from educe.training_stages import (
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What a callback sees after each training step."""
+    """What a callback sees after each training step; printing it leaves the session out."""
 
     stage: str
     step: int
     metrics: Mapping[str, float]
-    session: Session
+    session: Session = field(repr=False)
 
 
 Callback = Callable[[StepInfo], None]

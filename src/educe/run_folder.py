@@ -145,8 +145,7 @@ def _moved_domains(before: Recipe, now: Recipe, stage_index: int) -> tuple[str, 
 
 def _is_same(old: Any, new: Any) -> bool:
     """Return whether two texts, or lists of them, name the same file, folder or function."""
-    lists = list | tuple
-    if isinstance(old, lists) and isinstance(new, lists):
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return len(old) == len(new) and all(
             a == b or _is_same(a, b) for a, b in zip(old, new, strict=True)
         )

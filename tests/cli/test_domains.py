@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from educe.cli.domains import _rank, _span
 from educe.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "domains"
@@ -34,6 +36,14 @@ def test_the_plain_list_has_a_row_for_each_family(capsys: pytest.CaptureFixture[
     row = next(line for line in out.splitlines() if line.strip().startswith("rg/gcd "))
     assert "tiny easy medium hard" in row and "arithmetic" in row
     assert "domains in" in out
+
+
+def test_levels_stand_in_their_order() -> None:
+    given = ["16k", "large", "512", "tiny", "2k", "huge", "medium", "words", "hard"]
+    assert sorted(given, key=_rank) == [
+        "tiny", "medium", "large", "hard", "huge", "words", "512", "2k", "16k",
+    ]  # fmt: skip
+    assert (_span([0.021, 0.024]), _span([0.1, 0.2])) == ("0.02", "0.10-0.20")
 
 
 def test_json_lists_every_domain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +83,7 @@ def test_show_prints_the_prompt_and_the_gold(capsys: pytest.CaptureFixture[str])
 def test_show_of_own_rows_and_functions(capsys: pytest.CaptureFixture[str]) -> None:
     rows = str(EXAMPLES / "capitals.jsonl")
     _, out = run(capsys, "show", "capitals", "--path", rows)
+    assert re.search(r"tasks +train \d+, eval \d+, screen \d+\n", out), out
     assert "What is the capital of" in out
     _, out = run(capsys, "show", "vowels", *OWN, "--option", "length=3")
     assert "How many vowels" in out
@@ -136,5 +147,8 @@ def test_own_rows_are_audited_and_sealed(
     file = str(tmp_path / "sealed.jsonl")
     status, out = run(capsys, "seal", "sums", "--path", str(rows), "--tasks", "2", "--out", file)
     assert status == 0 and "2 eval tasks of 1 domains" in out
+    for action in (["check"], ["audit"], ["seal", "--out", file]):
+        assert main(["domains", *action, "sums", "--path", str(rows), "--tasks", "0"]) == 2
+        assert "--tasks must be at least 1" in capsys.readouterr().err
     assert main(["domains", "audit", "sums", "--path", str(rows), "--option", "floor"]) == 2
     assert "--option expects KEY=JSON" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import educe
 from educe.cli import main as cli
+from educe.cli.doctor import EXTRAS
 from educe.cli.main import VERBS, main
 from educe.core.errors import RecipeError
 from educe.core.strict_json import strict_json
@@ -191,6 +193,21 @@ def test_explain_prints_problems_and_exits_2(tmp_path: Path) -> None:
     assert f"educe: {recipe}:2: rl.group_size: a group of one has no baseline" in done.stderr
     told = json.loads(run("explain", str(recipe), "--json").stdout)
     assert len(told["problems"]) == 2
+
+
+def test_doctor_knows_every_extra() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(extras) - {"dev"}
+    for name, (package, _) in EXTRAS.items():
+        assert any(line.startswith((package, package.replace("_", "-"))) for line in extras[name])
+
+
+def test_what_a_callback_sees_prints_briefly() -> None:
+    from educe.pipeline import StepInfo
+
+    info = StepInfo("rl", 3, {"rl/reward": 0.5}, object())  # type: ignore[arg-type]
+    assert str(info) == "StepInfo(stage='rl', step=3, metrics={'rl/reward': 0.5})"
 
 
 def test_doctor_tells_the_machine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,9 @@ from educe.core.types import JSON
 
 # What each extra brings, and what it is for.
 EXTRAS: Mapping[str, tuple[str, str]] = {
+    "8bit": ("bitsandbytes", "optimizer.name = adamw_8bit"),
     "lora": ("peft", "LoRA adapters"),
+    "quality": ("ruff", "style of code, in rewards and evaluations"),
     "datasets": ("datasets", "Hugging Face dataset folders"),
     "serve": ("starlette", "educe serve"),
     "inspect": ("inspect_ai", "suites as Inspect tasks"),

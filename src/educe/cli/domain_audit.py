@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from educe.cli.domain_settings import add_settings, chosen_names, settings_of
+from educe.cli.domain_settings import add_settings, check_tasks, chosen_names, settings_of
 from educe.core.errors import EduceError
 from educe.core.protocols import Services
 from educe.core.strict_json import strict_json
@@ -70,6 +70,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     )
     from educe.evaluation.audit.leakage import leak_report
 
+    check_tasks(arguments.tasks)
     # A baseline that cannot be read is said before the work, not after it.
     earlier = None if arguments.against is None else _read(arguments.against)
     limits = AuditLimits(arguments.max_false_accept, arguments.max_false_reject)
@@ -150,6 +151,7 @@ def _read(path: Path) -> Any:
 def _seal(arguments: argparse.Namespace) -> int:
     from educe.evaluation.audit.sealed import looks_json, seal
 
+    check_tasks(arguments.tasks)
     settings = settings_of(arguments)
     sealed = seal(
         arguments.out,

@@ -24,6 +24,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_tasks(tasks: int) -> None:
+    """Refuse a number of tasks that would prove nothing.
+
+    Raises:
+        EduceError: fewer than one.
+    """
+    if tasks < 1:
+        raise EduceError(f"--tasks must be at least 1, got {tasks}")
+
+
 def settings_of(arguments: argparse.Namespace) -> DomainSettings:
     """Return the settings that the arguments describe; options are JSON or plain text.
 

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from educe.cli.domain_audit import add_audit_actions
-from educe.cli.domain_settings import add_settings, chosen_names, settings_of
+from educe.cli.domain_settings import add_settings, check_tasks, chosen_names, settings_of
 from educe.core.errors import EduceError
 from educe.core.protocols import DomainSpec, Services
 from educe.core.strict_json import strict_json
 from educe.core.types import JSON, Split
 from educe.domains import registry
+
+_LEVELS = ("tiny", "small", "easy", "medium", "large", "hard", "huge")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -110,9 +112,10 @@ def _show(arguments: argparse.Namespace) -> int:
     score: JSON = None
     if domain.spec.has_gold and not domain.spec.executes_code:
         score = play_demonstration(domain, task, Services())[0].to_json()
+    sizes = {str(split): domain.size(split) for split in Split}
     report = {
         "spec": dataclasses.asdict(domain.spec),
-        "sizes": {str(split): domain.size(split) for split in Split},
+        "sizes": sizes,
         "judged": _judged(domain.spec),
         "task": task.to_json(),
         "demonstration": [m.to_json() for m in domain.demonstration(task)]
@@ -125,6 +128,8 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     for name, value in report["spec"].items():
         print(f"{name:22} {' '.join(value) if isinstance(value, tuple) else value}")
+    told = ", ".join(f"{s} {'without end' if n is None else n}" for s, n in sizes.items())
+    print(f"{'tasks':22} {told}")
     if report["judged"]:
         print(f"{'judged':22} {report['judged']}")
     print(f"\n--- {task.task_id}")
@@ -143,6 +148,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from educe.domains.check import check_domain
     from educe.domains.fingerprint import differing_domains
 
+    check_tasks(arguments.tasks)
     settings = settings_of(arguments)
     chosen = dict.fromkeys(chosen_names(arguments, settings), settings)
     services, close = _services()
@@ -253,10 +259,12 @@ def _level(spec: DomainSpec) -> str:
     return spec.name.removeprefix(spec.family).strip("/") or spec.name
 
 
-def _rank(level: str) -> tuple[int, str]:
-    """Order levels by difficulty where they have the usual names."""
-    usual = ("tiny", "easy", "medium", "hard")
-    return (usual.index(level) if level in usual else len(usual), level)
+def _rank(level: str) -> tuple[int, int, str]:
+    """Order levels by difficulty where they have the usual names, lengths by their number."""
+    length = level.removesuffix("k")
+    if length.isdecimal():
+        return len(_LEVELS), int(length) * (1 if length == level else 1024), level
+    return (_LEVELS.index(level) if level in _LEVELS else len(_LEVELS)), 0, level
 
 
 def _haystack(spec: DomainSpec) -> str:
@@ -264,8 +272,8 @@ def _haystack(spec: DomainSpec) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.2f}" if high - low < 0.005 else f"{low:.2f}-{high:.2f}"
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low}-{high}"
 
 
 def _number(value: float | None) -> str:
