@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arm_report import replace_section
+
 from mixture_figures import Outcome, gather, page_of, summarise
 from mixture_worlds import GROUP_SIZE, Worlds, draw_worlds
+from page_section import replace_section
 
 from educe.core.seeds import numpy_random
 from educe.scheduling.controller import ControlSettings, ShareController
