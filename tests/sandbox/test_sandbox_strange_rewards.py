@@ -341,6 +341,8 @@ JUNK: dict[str, dict[str, bytes]] = {
     "a framework of its own": {f"{name}.py": b"raise ImportError('mine')\n" for name in ("unittest", "json", "inspect", "functools", "importlib", "os")},
     "start-up files": dict.fromkeys(("sitecustomize.py", "usercustomize.py", "conftest.py", "tests/conftest.py", "tests/sitecustomize.py"), b"import builtins\nbuiltins.AssertionError = ZeroDivisionError\n"),
     "settings of test programs": {"pytest.ini": b"[pytest]\naddopts = --collect-only\n", "setup.cfg": b"[tool:pytest]\naddopts = -k nothing\n", "tox.ini": b"[pytest]\npython_files = none\n", "pyproject.toml": b"[tool.pytest.ini_options]\naddopts = '-p pkg.a'\n"},
+    "a file for a folder": {"tests": b"mine"},
+    "a folder for a file": {"tests/test_a.py/x.py": _FAKE, "tests/test_b.py/__init__.py": _FAKE},
     "entry points": {"mine.dist-info/entry_points.txt": b"[pytest11]\nmine = pkg.a\n", "mine.pth": b"import os; os._exit(0)\n"},
 }  # fmt: skip
 

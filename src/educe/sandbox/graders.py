@@ -374,7 +374,7 @@ def grade_suite(
 ) -> Grade:
     """Run ``unittest`` classes and ``test_*`` functions of test files over a candidate's files.
 
-    The tests overwrite whatever the candidate left under their names, its ``conftest.py`` files are
+    The tests replace whatever the candidate left under their names, its ``conftest.py`` files are
     left out, and nothing but a report ``passed`` of every required test id counts: skipped, missing
     and doubled ones do not. Tests and candidate share a process, so the proof says ``integrity =
     in_process``.
@@ -388,10 +388,9 @@ def grade_suite(
     """
     if not required:
         raise JobError("grading a suite needs the ids of the required tests")
-    own = {path: text for path, text in files.items() if path.split("/")[-1] != "conftest.py"}
     job = Job(
         runtime=runtime,
-        files={**own, **test_files},
+        files={**_beside(files, test_files), **test_files},
         suite=tuple(path for path in test_files if path.rpartition("/")[2].startswith("test")),
         limits=limits or Limits(),
     )
@@ -409,6 +408,25 @@ def grade_suite(
         cpu_s=result.times.cpu_s,
         integrity="in_process",
     )
+
+
+def _beside(files: Mapping[str, bytes], test_files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a candidate's files without what is in the tests' way: ``conftest.py`` files, a file
+    where the tests need a folder, and anything below a test file's name."""
+    folders = {folder for path in test_files for folder in _folders(path)}
+    return {
+        path: content
+        for path, content in files.items()
+        if path.split("/")[-1] != "conftest.py"
+        and path not in folders
+        and not any(folder in test_files for folder in _folders(path))
+    }
+
+
+def _folders(path: str) -> list[str]:
+    """Return the folders above a path, outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _grade_test(result: Result, told: Mapping[str, SuiteOutcome], test_id: str) -> CaseGrade:
