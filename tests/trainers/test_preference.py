@@ -370,3 +370,7 @@ def test_different_cases_have_different_keys() -> None:
     a = cases(1)[0]
     assert case_key(a) == case_key(cases(1)[0])
     assert case_key(a) != case_key(Case(a.origin, (a.sides[1], a.sides[0])))
+    # The same tokens with others trained have another log-probability: loss_on may have changed.
+    first = a.sides[0][0]
+    masked = Rendered(first.token_ids, first.mask & (np.arange(len(first)) < len(first) - 1))
+    assert case_key(a) != case_key(Case(a.origin, ((masked,), a.sides[1])))
