@@ -177,7 +177,7 @@ class EmbeddedBackend:
             "etc": ETC,
             "environment": {**base_environment(WORK), "TMPDIR": temporary_folder()},
             "runtimes": runtimes(),
-            "zygote_command": command("zygote"),
+            "zygote_command": command("start"),
             "default_shape": ("", False, limits.disk_mb, limits.num_inodes),
             "can_change_user": os.geteuid() == 0 and is_open_to_all(system_paths()),
             "sample": _payload(Job("print(sum(range(10)))")),

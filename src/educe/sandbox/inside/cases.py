@@ -38,6 +38,7 @@ _num_threads, _os_fork, _now = _thread._count, os.fork, time.monotonic
 _bare_fork = kernel.fork_bare if sys.platform == "linux" else os.fork
 _LEAST_WAIT_S = 0.001  # for a processor, that is worth moving a deadline for
 _PATIENCE_MS, _OFTEN_S, _MANY_BYTES = 5, 0.02, 8192  # when results of calls are sent on
+_LEAST_INT, _MOST_INT = -(1 << 63), 1 << 63
 _TOO_LARGE = b'{"s":"unserialisable","e":"the value is larger than the result limit"}'
 
 
@@ -156,11 +157,15 @@ def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -
         _setpgid(0, 0)
     except OSError:
         pass  # refused where the job's own group is what gets killed
-    record: dict[str, Any]
+    record: dict[str, Any] | None = None
+    body = b""
     try:
         value = function(*args, **kwargs)
         try:
-            record = {"s": "returned", "v": encode(value)}
+            if type(value) is int and _LEAST_INT < value < _MOST_INT:
+                body = b'{"s":"returned","v":%d}' % value  # so short because it is so usual
+            else:
+                record = {"s": "returned", "v": encode(value)}
         except RecursionError:
             record = {"s": "unserialisable", "e": "the value is nested too deeply"}
         except TypeError as error:
@@ -169,7 +174,8 @@ def _call(job: dict[str, Any], function: Any, args: Any, kwargs: Any, fd: int) -
         record = {"s": "exited", "e": f"SystemExit: {error.code!r}"[:MAX_ERROR]}
     except BaseException as error:
         record = {"s": "raised", "e": clip(_trace(error)).decode("utf-8", "replace")}
-    body = _to_json(record)
+    if record is not None:
+        body = _to_json(record)
     if len(body) > job["limits"]["result_bytes"]:
         body = _TOO_LARGE
     data = CASE_HEADER.pack(len(body)) + body
@@ -195,11 +201,8 @@ def _trace(error: BaseException) -> str:
 
 def _to_json(record: dict[str, Any]) -> bytes:
     """Return a record as JSON; the usual one without the layers of ``json.dumps``."""
-    value = record.get("v", "")
-    kind = type(value)
-    if kind is int:
-        return b'{"s":"returned","v":%d}' % value
-    if kind is str and record["s"] == "returned":
+    value = record.get("v")
+    if type(value) is str and record["s"] == "returned":
         return b'{"s":"returned","v":%s}' % _encode_text(value).encode()
     return _dumps(record).encode()
 

@@ -198,7 +198,8 @@ def _become_zygote(nursery: Nursery, control: socket.socket, uid: int, gid: int)
     os.setpriority(os.PRIO_PROCESS, 0, nursery.config["niceness"])
     kernel.fix_addresses()
     command = nursery.config["zygote_command"]
-    os.execve(command[0], command, nursery.config["environment"])
+    # All symbols are found now: a box would find each anew, and copy what that is written to.
+    os.execve(command[0], command, {**nursery.config["environment"], "LD_BIND_NOW": "1"})
 
 
 class Nursery:

@@ -15,11 +15,8 @@ _LOOK_S = 0.05
 
 def pid_of(pidfd: int) -> int:
     """Return the process id (in our namespace) behind a pidfd, -1 when it is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            if line.startswith("Pid:"):
-                return int(line.split()[1])
-    return -1
+    found = _read(f"/proc/self/fdinfo/{pidfd}").partition(b"\nPid:")[2].split(None, 1)
+    return int(found[0]) if found else -1
 
 
 def descendants(roots: list[int]) -> list[int]:

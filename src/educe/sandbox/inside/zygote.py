@@ -364,6 +364,7 @@ def main() -> NoReturn:
         gc.disable()
         gc.freeze()
         large_pages.use_for_code()
+        large_pages.use_for_data()
         zygote.learn_warmth(config["sample"])
         send(control, ("ready", zygote.landlock, os.cpu_count()))
     except BaseException as error:
