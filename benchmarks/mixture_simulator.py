@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-
 from mixture_figures import Outcome, gather, page_of, summarise
 from mixture_worlds import GROUP_SIZE, Worlds, draw_worlds
 from page_section import replace_section
