@@ -21,10 +21,11 @@ from educe.session import Announce, Session, build_session, resolved_domains
 from educe.stage_eval import EvalStage
 from educe.stage_guard import StageGuard
 from educe.stages import STAGES
+from educe.trainers.screen_falls import ScreenValues
 from educe.training_stages import (
     StageParts,
     TrainingStage,
-    screen_scores,
+    screen_values,
     value_head_of,
 )
 
@@ -282,6 +283,8 @@ class Pipeline:
                 self._go_on_from_anchor(stage)
             self._look(stage, guard)
             self._checkpoint_when_due(guard)
+        if guard.finish(self._place.stage_step):
+            self._go_on_from_anchor(stage)
         self._finish_stage(name, stage, budget)
 
     def _begin_stage(self, name: str) -> tuple[TrainingStage, StageGuard]:
@@ -320,9 +323,9 @@ class Pipeline:
         self._guard = guard
         return stage, guard
 
-    def _screen_of_all(self) -> Mapping[str, float]:
+    def _screen_of_all(self) -> ScreenValues:
         names = sorted(self.session.domains)
-        return screen_scores(self.session, names, self.recipe.guards.screen_tasks)
+        return screen_values(self.session, names, self.recipe.guards.screen_tasks)
 
     def _go_on_from_anchor(self, stage: TrainingStage) -> None:
         """Show the weights that were put back to whoever samples."""

@@ -7,7 +7,6 @@ Rank 0 judges, the others follow its orders: all ranks hold the same weights.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,13 @@ from educe.config.settings import GuardSettings
 from educe.core.protocols import MetricRow, Recorder
 from educe.session import Announce
 from educe.trainers.guards import Finding, GuardWatch
+from educe.trainers.screen_falls import ScreenValues, mean_screen_score
 
 if TYPE_CHECKING:
     from educe.trainers.checkpoint import CheckpointStore
     from educe.trainers.step import TrainerState
 
-ScreenScores = Callable[[], Mapping[str, float]]
+Screen = Callable[[], ScreenValues]
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class StageGuard:
     checkpoints: CheckpointStore
     recorder: Recorder
     announce: Announce
-    screen: ScreenScores | None = None
+    screen: Screen | None = None
     watch: GuardWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,6 +94,28 @@ class StageGuard:
         self.watch.screened_at = steps_done
         return self.act(steps_done - 1, found)
 
+    def finish(self, steps_done: int) -> bool:
+        """End the stage with its anchor when it went back and was not seen as good since; return
+        whether the weights were put back."""
+        collectives, watch = self.state.collectives, self.watch
+        back_to = ""
+        if collectives.rank == 0 and watch.is_doubtful:
+            back_to = watch.anchor
+            seen = "was not looked at" if watch.last_screen is None else f"{watch.last_screen:.3g}"
+            cause = (
+                f"the stage went back before, and its score on screen tasks since ({seen}) is not "
+                f"that of {watch.anchor} ({watch.anchor_screen:.3g})"
+            )
+            told = {"stage": self.stage, "step": steps_done - 1, "kind": "doubtful_end"}
+            told |= {"cause": cause, "rate_scale": watch.rate_scale, "to": watch.anchor}
+            self.recorder.record_event("rollback", told)
+            self.announce(f"{self.stage}: {cause}. The stage ends with {watch.anchor}")
+            self.checkpoints.wait()
+        back_to = collectives.broadcast(back_to)
+        if back_to:
+            self._go_back(back_to)
+        return bool(back_to)
+
     def act(self, number: int, found: list[Finding]) -> bool:
         """Do, on every rank, what follows from rank 0's findings; return whether the weights were
         put back."""
@@ -126,10 +148,10 @@ class StageGuard:
             "has_given_up": self.watch.has_given_up,
         }
 
-    def _look_at_screen(self, screen: ScreenScores, steps_done: int) -> list[Finding]:
-        scores = dict(screen())
-        known = [s for s in scores.values() if not math.isnan(s)]
-        mean = sum(known) / len(known) if known else math.nan
+    def _look_at_screen(self, screen: Screen, steps_done: int) -> list[Finding]:
+        values = screen()
+        scores = {name: mean_screen_score({name: values[name]}) for name in values}
+        mean = mean_screen_score(values)
         self.recorder.record_event(
             "screen", {"stage": self.stage, "step": steps_done, "score": mean, "scores": scores}
         )
@@ -137,7 +159,7 @@ class StageGuard:
             row = {f"domain/{n}/screen_score": s for n, s in scores.items()}
             row[f"{self.stage}/screen_score"] = mean
             self.recorder.record_metrics(MetricRow(self.stage, steps_done - 1, row))
-        return self.watch.observe_screen(mean)
+        return self.watch.observe_screen(values)
 
     def _respond(self, number: int, found: list[Finding]) -> bool:
         """Lower the rate, say why; return whether to go back."""

@@ -23,6 +23,7 @@ from educe.scheduling.forgetting import watched
 from educe.session import Announce, Session, resolved_bundles
 from educe.sources import LocalSource, RemoteSource
 from educe.stage_forgetting import ForgettingWatch
+from educe.trainers.screen_falls import mean_screen_score
 
 if TYPE_CHECKING:
     from educe.models.load import LoadedModel
@@ -276,6 +277,13 @@ def value_head_of(recipe: Recipe, session: Session) -> ValueHead | None:
 
 def screen_scores(session: Session, names: list[str], tasks: int) -> dict[str, float]:
     """Return each domain's mean score on screen tasks, answered greedily; NaN without a score."""
+    values = screen_values(session, names, tasks)
+    return {name: mean_screen_score({name: values[name]}) for name in names}
+
+
+def screen_values(session: Session, names: list[str], tasks: int) -> dict[str, list[float | None]]:
+    """Return each domain's scores on its first ``tasks`` screen tasks, answered greedily; None
+    where a task has no score."""
     from educe.evaluation.runner import evaluate
 
     known = {n: session.domains[n] for n in names}
@@ -287,8 +295,7 @@ def screen_scores(session: Session, names: list[str], tasks: int) -> dict[str, f
         limits=session.limits,
         label="screen",
     )
-    scores = {}
-    for name in names:
-        values = [r.value for r in result.rows_in(name) if r.value is not None]
-        scores[name] = sum(values) / len(values) if values else float("nan")
-    return scores
+    return {
+        name: [r.value for r in sorted(result.rows_in(name), key=lambda r: r.index)]
+        for name in names
+    }

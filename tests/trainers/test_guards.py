@@ -138,10 +138,74 @@ def test_action_off_looks_at_nothing() -> None:
     assert kinds(watch(action="off"), reward(0.5, max_advantage=87.0), sound=False) == []
 
 
+def looks(*rates: float, size: int = 200) -> list[dict[str, list[float | None]]]:
+    """Looks at ``size`` tasks, of which the first are solved."""
+    return [{"a": [float(i < r * size) for i in range(size)]} for r in rates]
+
+
 def test_screen_scores_are_measured_from_the_best() -> None:
     guard = watch(screen_drop=0.1)
-    found = [[f.kind for f in guard.observe_screen(s)] for s in (0.3, 0.5, 0.45, math.nan, 0.35)]
+    seen = looks(0.3, 0.5, 0.45, 0.35)
+    seen.insert(3, {"a": [None] * 200})
+    found = [[f.kind for f in guard.observe_screen(s)] for s in seen]
     assert found == [[], [], [], [], ["screen_drop"]]
+
+
+def test_a_fall_on_few_screen_tasks_is_no_alarm_before_it_is_beyond_chance() -> None:
+    few, many = looks(0.5, 0.34, size=50), looks(0.5, 0.34, size=200)
+    for (best, now), expected in ((few, []), (many, ["screen_drop"])):
+        guard = watch(screen_drop=0.1)
+        assert guard.observe_screen(best) == []
+        assert [f.kind for f in guard.observe_screen(now)] == expected
+        assert guard.is_near_best is False, "an anchor is not what may have fallen"
+
+
+def test_a_policy_that_stays_as_it_is_seldom_looks_fallen() -> None:
+    draw, alarms = random.Random(3), 0
+    for _ in range(300):
+        rates = [draw.betavariate(0.6, 0.9) for _ in range(64)]
+        guard = watch(screen_drop=0.1)
+        for _ in range(10):
+            found = guard.observe_screen({"a": [float(draw.random() < r) for r in rates]})
+            if found:
+                alarms += 1
+                break
+    assert alarms <= 30, "more than one stage of ten"
+
+
+def test_a_reward_of_the_wrong_sign_is_seen_on_the_screen() -> None:
+    guard = watch(screen_drop=0.1)
+    found = [guard.observe_screen(s) for s in looks(0.39, 0.2, 0.1, 0.0, size=64)]
+    assert any(found[1:3]), "at the second look at the latest"
+
+
+def test_a_stage_that_went_back_must_be_seen_as_good_as_its_anchor() -> None:
+    guard = watch(screen_drop=0.1)
+    start, fallen, worse, better = looks(0.4, 0.2, 0.38, 0.42)
+    guard.observe_screen(start)
+    guard.observe_screen(better)
+    assert not guard.is_doubtful, "it never went back"
+    assert guard.observe_screen(fallen)
+    guard.lower_rate("rollback")
+    assert guard.is_doubtful, "nobody has looked since"
+    guard.observe_screen(worse)
+    assert guard.is_doubtful, "too little for an alarm, but not what the anchor had"
+    restored = watch(screen_drop=0.1)
+    restored.restore(json.loads(json.dumps(guard.state())))
+    assert restored.is_doubtful
+    guard.observe_screen(start)
+    assert not guard.is_doubtful
+
+
+def test_two_screen_tasks_prove_nothing() -> None:
+    guard = watch(screen_drop=0.1)
+    assert [guard.observe_screen(s) for s in looks(1.0, 0.0, size=2)] == [[], []]
+
+
+def test_an_older_state_leaves_the_screen_to_be_seen_anew() -> None:
+    guard = watch()
+    guard.restore({**guard.state(), "best_screen": 0.5, "screens": [0.4], "num_rollbacks": 2})
+    assert guard.best_screen is None and guard.num_rollbacks == 2
 
 
 def test_an_anchor_must_hold_before_it_counts() -> None:
@@ -190,7 +254,7 @@ def test_the_state_replays_every_judgement() -> None:
         for guard, told in zip((whole, cut), log, strict=True):
             values = reward(value, entropy=2.0 * 0.9**step, skipped=float(value < 0.05))
             found = guard.observe(values, are_weights_finite=True)
-            found += guard.observe_screen(value) if step % 4 == 0 else []
+            found += guard.observe_screen({"a": [value]}) if step % 4 == 0 else []
             told += [(step, f) for f in found]
             if found:
                 guard.lower_rate(found[0].response)
