@@ -188,6 +188,25 @@ def test_a_large_error_of_the_values_does_not_shrink_the_policys_step(model64):
     assert heads == pytest.approx([1e-3, 1e-3], rel=1e-3)
 
 
+def test_a_lowered_rate_makes_a_smaller_step(model64):
+    """What the guards multiply the learning rate by reaches the weights, not only the metrics."""
+    before = {n: p.detach().clone() for n, p in model64.trainable()}
+    settings = OptimizerSettings(name="sgd", beta1=0.0, max_grad_norm=0.0)
+    moved = []
+    for scale in (1.0, 0.3):
+        state = TrainerState.create(model64, settings, 1.0)
+        state.rate_scale = scale
+        result = optimizer_step(
+            state, make_samples(["grpo"]), losses_of({"grpo": BUNDLES["grpo"]}), 1e-3
+        )
+        assert result.tally.values()["learning_rate"] == pytest.approx(1e-3 * scale)
+        with torch.no_grad():
+            moved.append(torch.cat([(p - before[n]).reshape(-1) for n, p in model64.trainable()]))
+            for name, parameter in model64.trainable():
+                parameter.copy_(before[name])
+    assert moved[0].norm() > 0 and distance(moved[1], 0.3 * moved[0]) < 1e-6
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_gradients_equal_plain_transformers(tmp_path, checkpointing):
     """Cross-entropy of shared-prompt packs against transformers' own forward, row by row."""
