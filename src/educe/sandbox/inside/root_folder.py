@@ -1,9 +1,11 @@
 """The root folder of all boxes of a zygote: read-only, system programs and little else."""
 
-# ruff: noqa: PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
+# ruff: noqa: PTH101, PTH103, PTH108, PTH110, PTH112, PTH114, PTH115, PTH116, PTH120, PTH123, PTH211
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from typing import Any
 
 from educe.sandbox.inside import kernel
@@ -21,9 +23,7 @@ def build_root(config: dict[str, Any]) -> None:
     for path in config["system"]:
         _show(path, base + path)
     for name in ("null", "zero", "full", "random", "urandom"):
-        _bind_file("/dev/" + name, f"{base}/dev/{name}")
-        # Or a job could leave a time stamp on a node of the host, for others to see.
-        kernel.make_read_only(f"{base}/dev/{name}", with_devices=True)
+        _show_device("/dev/" + name, f"{base}/dev/{name}")
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1")):
         os.symlink(target, f"{base}/dev/{name}")
     os.symlink("fd/2", f"{base}/dev/stderr")
@@ -60,6 +60,23 @@ def _show(source: str, target: str) -> None:
     elif os.path.exists(source):
         _bind_file(source, target)
         kernel.make_read_only(target)
+
+
+def _show_device(source: str, target: str) -> None:
+    """Make a device of the host usable: by a node of our own where that may be, which spares each
+    box a mount, else by the host's.
+    """
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.mknod(target, stat.S_IFCHR | 0o666, os.stat(source).st_rdev)
+        os.chmod(target, 0o666)
+        os.close(os.open(target, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
+        _bind_file(source, target)
+        # Or a job could leave a time stamp on a node of the host, for others to see.
+        kernel.make_read_only(target, with_devices=True)
 
 
 def _bind_file(source: str, target: str) -> None:
