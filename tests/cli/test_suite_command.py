@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from educe.cli import suite_command
 from educe.cli.eval import ProgressLine, add_parser, handler
 from educe.config.settings import Recipe
 from educe.core.errors import EduceError
+from educe.evaluation.dimensions import load_dimension
+from educe.evaluation.dimensions.options import checked_options
 
 
 def command(*words: str) -> argparse.Namespace:
@@ -58,9 +62,23 @@ def test_options_are_read_as_json_or_text():
     assert read("completion.sets=mmlu,boolq") == ("completion", "sets", ["mmlu", "boolq"])
     assert read('completion.sets=["mmlu"]') == ("completion", "sets", ["mmlu"])
     assert read("completion.domains=rg/*/tiny") == ("completion", "domains", "rg/*/tiny")
+    assert read("long_context.lengths=512, 1024") == ("long_context", "lengths", [512, 1024])
+    assert read("long_context.depths=0,0.5") == ("long_context", "depths", [0, 0.5])
     for wrong in ("samples=3", "a.b", "a.b=", ".b=1"):
         with pytest.raises(EduceError, match="DIMENSION"):
             read(wrong)
+
+
+def test_options_of_the_pages_are_accepted():
+    """What the documentation shows can be typed."""
+    docs = Path(__file__).parents[2] / "docs"
+    shown = [o for page in sorted(docs.glob("*.md"))
+             for o in re.findall(r"--option (\w+\.\w+=[^\s`]+)", page.read_text())]  # fmt: skip
+    assert len(shown) >= 6
+    for text in shown:
+        dimension, name, value = suite_command.parse_option(text)
+        known = importlib.import_module(type(load_dimension(dimension)).__module__).OPTIONS
+        assert checked_options(dimension, {name: value}, known)
 
 
 def test_the_command_line_replaces_the_recipe():

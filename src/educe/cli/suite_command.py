@@ -116,16 +116,23 @@ def plan_from(arguments: argparse.Namespace, recipe: Recipe) -> tuple[SuitePlan,
 def parse_option(text: str) -> tuple[str, str, Any]:
     """Return (dimension, option, value) of ``stability.samples=16``; values are JSON or plain text.
 
-    A comma makes a list of texts: ``completion.sets=mmlu,boolq``.
+    A comma makes a list: ``completion.sets=mmlu,boolq``, ``long_context.lengths=512,1024``.
     """
     path, equals, raw = text.partition("=")
     dimension, dot, name = path.strip().partition(".")
     if not (equals and dot and dimension and name and raw):
         raise EduceError(f"--option expects DIMENSION.NAME=VALUE, got {text!r}")
+    value = _value(raw)
+    if value == raw and "," in raw:
+        value = [_value(part.strip()) for part in raw.split(",")]
+    return dimension, name, value
+
+
+def _value(raw: str) -> Any:
     try:
-        return dimension, name, json.loads(raw)
+        return json.loads(raw)
     except ValueError:
-        return dimension, name, raw.split(",") if "," in raw else raw
+        return raw
 
 
 def _recipe(arguments: argparse.Namespace) -> Recipe:
