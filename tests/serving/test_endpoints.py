@@ -271,6 +271,8 @@ def test_models_and_names(served):
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")
     assert "'tiny'" in answer.error["message"]
     assert served.client.get("/v1/models/other").status == 404
+    lost = served.client.get("/models")  # a base URL without its /v1
+    assert lost.status == 404 and "this server answers" in lost.error["message"]
 
 
 def test_wrong_paths_methods_and_bodies_get_json(served):

@@ -118,6 +118,7 @@ def _draw_curve(axis: Any, curve: Curve, limits: tuple[float, float] | None = No
     axis.xaxis.get_major_locator().set_params(integer=True)  # there is no half a step
     axis.tick_params(labelsize=7)
     axis.yaxis.get_offset_text().set_fontsize(7)
+    axis.yaxis.get_major_formatter().set_useOffset(False)  # "+5.553" over small numbers misleads
     axis.grid(alpha=0.25)
     axis.margins(x=0.02)
     if limits is not None and all(limits[0] <= v <= limits[1] for v in values):

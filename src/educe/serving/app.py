@@ -130,8 +130,15 @@ async def _api_error(_: Request, error: Exception) -> Response:
     return _json(error.body(), error.status, wait)
 
 
+_SERVED = (
+    "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health, GET /metrics"
+)
+
+
 async def _http_error(request: Request, error: Any) -> Response:
     told = f"{request.method} {request.url.path}: {error.detail}"
+    if error.status_code in (404, 405):  # most often a base URL without its /v1
+        told += f"; this server answers {_SERVED}"
     return _json(ApiError(told, status=error.status_code).body(), error.status_code)
 
 

@@ -31,7 +31,7 @@ _STYLE = """
 --after:#2563eb;--better:#067647;--worse:#b42318;--flat:#667085}
 @media (prefers-color-scheme:dark){:root{--ink:#e6e9ef;--soft:#9aa4b5;--line:#2c3340;--bg:#12161d;
 --card:#1a2029;--before:#7d8798;--after:#6ea0ff;--better:#4cc38a;--worse:#ff8577;--flat:#9aa4b5}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:1080px;padding:32px 20px 64px;color:var(--ink);
+*{box-sizing:border-box}body{margin:0 auto;max-width:1280px;padding:32px 20px 64px;color:var(--ink);
 background:var(--bg);font:15px/1.55 system-ui,sans-serif}h1{font-size:26px;margin:0 0 8px}
 h2{font-size:19px;margin:40px 0 10px}h3{font-size:15px;margin:18px 0 6px}
 .lead{font-size:17px}.facts{color:var(--soft)}.facts span{margin-right:18px;white-space:nowrap}
