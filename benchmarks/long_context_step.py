@@ -205,7 +205,7 @@ def run(script: str, options: list[str], python: str, given: argparse.Namespace)
         return {"note": f"stopped after {given.limit_s:g} s"}
     found: Line = {}
     for text in out.splitlines():
-        if text.startswith("{"):
+        if text.startswith('{"'):
             found.update(json.loads(text))
     if child.returncode < 0:
         return {"note": f"killed by {signal.Signals(-child.returncode).name} (out of memory?)"}

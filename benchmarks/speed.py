@@ -163,7 +163,8 @@ def run_arm(arm: Arm, base: Sequence[str], python: str) -> Run:
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:] or ["no word"]
             note = f"failed: {last[0][:300]}"
-    lines = [json.loads(text) for text in (out or "").splitlines() if text.startswith("{")]
+    # Peers print Python's dictionaries too: {'loss': …}.
+    lines = [json.loads(text) for text in (out or "").splitlines() if text.startswith('{"')]
     return {"lines": lines, **({"note": note} if note else {})}
 
 

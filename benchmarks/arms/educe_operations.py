@@ -144,7 +144,7 @@ def _train(given: argparse.Namespace) -> Callable[[], int]:
     model = load(given.model)
     bundle = BUNDLES["grpo"]
     losses = {bundle.formula(): build_loss(bundle)}
-    packs = packs_of(given.sequences, bundle.formula())
+    packs = packs_of(given.sequences, bundle.formula(), model.head_weight().shape[0])
     dtype = None if given.dtype == "float32" else getattr(torch, given.dtype)
 
     def work() -> int:

@@ -35,7 +35,7 @@ def main() -> None:
     model = load(given.model)
     bundle = BUNDLES["grpo"]
     losses = {bundle.formula(): build_loss(bundle)}
-    packs = packs_of(64, bundle.formula())
+    packs = packs_of(64, bundle.formula(), model.head_weight().shape[0])
     dtype = None if given.dtype == "float32" else getattr(torch, given.dtype)
     for call in range(given.calls):
         begin = time.perf_counter()
@@ -48,7 +48,7 @@ def main() -> None:
         print(json.dumps({"call": call, "seconds": seconds, "rate": 64 * 64 / seconds}), flush=True)
 
 
-def packs_of(num_sequences: int, formula: str) -> list[Any]:
+def packs_of(num_sequences: int, formula: str, vocabulary: int) -> list[Any]:
     """Return packs of at most 4,096 tokens of seeded sequences of 64 tokens, all trained."""
     import numpy as np
 
@@ -63,7 +63,7 @@ def packs_of(num_sequences: int, formula: str) -> list[Any]:
             "behaviour_logprobs": np.full(64, -10.0),
             "temperature": np.ones(64),
         }
-        ids = draw.integers(100, 20_000, 64)
+        ids = draw.integers(100, min(20_000, vocabulary), 64)
         mask = np.arange(64) >= 1
         samples.append(TrainingSample(ids, mask, streams, number, number, formula))
     return pack_samples(samples, 4096)

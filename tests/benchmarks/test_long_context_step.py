@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def arm(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("print('noise'); print('{\"seconds\": 2.0}')", {"seconds": 2.0}),
+        ("print({'loss': 1}); print('{\"seconds\": 2.0}')", {"seconds": 2.0}),
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
             {"note": "killed by SIGKILL (out of memory?)"},
@@ -32,20 +33,38 @@ def arm(folder: Path, text: str) -> str:
 def test_an_arm_tells_its_figures_or_how_it_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, want: dict[str, Any]
 ) -> None:
-    import sys
-
     monkeypatch.setattr(long_context_step, "HERE", tmp_path)
     assert long_context_step.run(arm(tmp_path, text), [], sys.executable, GIVEN) == want
 
 
 def test_an_arm_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setattr(long_context_step, "HERE", tmp_path)
     given = argparse.Namespace(threads=1, limit_s=0.5)
     script = arm(tmp_path, "import time; time.sleep(600)")
     found = long_context_step.run(script, [], sys.executable, given)
     assert found == {"note": "stopped after 0.5 s"}
+
+
+def test_what_was_measured_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_context_step, "HERE", tmp_path)
+    kept: list[int] = []
+    given = argparse.Namespace(threads=1, limit_s=20.0, again=False, runs={})
+    given.keep = lambda: kept.append(len(given.runs))
+
+    def measured(text: str, words: list[str]) -> dict[str, Any]:
+        return long_context_step.known_or_run(arm(tmp_path, text), words, sys.executable, given)
+
+    first = "print('{\"seconds\": 2.0}')"
+    assert measured(first, ["/a/model", "64"]) == {"seconds": 2.0}
+    # The same words, whatever folder files lie in.
+    assert measured("raise SystemExit(1)", ["/b/model", "64"]) == {"seconds": 2.0}
+    assert measured("raise SystemExit('no')", ["/b/model", "65"]) == {"note": "failed: no"}
+    assert measured(first, ["/b/model", "65"]) == {"seconds": 2.0}  # a failure is done again
+    given.again = True
+    assert "note" in measured("raise SystemExit('no')", ["/b/model", "65"])
+    assert kept == [1, 2, 2, 2]
 
 
 def test_the_page_compares_growth_with_tokens() -> None:

@@ -41,3 +41,7 @@ def test_a_whole_measurement(
     (row,) = json.loads(out.read_text())["rows"]
     assert (row["server"], row["requests"], row["tokens"]) == ("educe", 4, 20)
     assert row["tokens_per_s"] > 0
+    # The same command again finds its row and starts no server.
+    monkeypatch.setattr(serving, "running", None)
+    assert serving.main([str(tiny_folder), *options, "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["rows"] == [row]

@@ -79,7 +79,8 @@ def test_the_page_says_why_a_figure_is_missing() -> None:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two arms that print a rate; arguments of a run over them."""
     (tmp_path / "arms").mkdir()
-    (tmp_path / "arms" / "good.py").write_text("print('noise'); print('{\"rate\": 5.0}')")
+    noise = "print('noise'); print({'loss': 1}); "
+    (tmp_path / "arms" / "good.py").write_text(noise + "print('{\"rate\": 5.0}')")
     (tmp_path / "arms" / "slow.py").write_text("print('{\"rate\": 1.0}')")
     arms = {"a": speed.Arm("good.py"), "b": speed.Arm("slow.py", limit_s=30)}
     row = speed_works.Row("row", "a", ("b",), 2.0)
