@@ -26,26 +26,32 @@ SPANS = (
 )
 
 
+# Segments of one length: one after the other (a shared prompt among them), and apart.
+EVEN = (Span(0, 6, 18), Span(6, 12, 12), Span(12, 18, 18), Span(18, 24, 24), Span(24, 30, 30))
+APART = (Span(0, 6, 6), Span(6, 16, 22), Span(16, 22, 22), Span(22, 24, 24), Span(24, 30, 30))
+
+
 def inputs(dtype: torch.dtype, heads: int = 4, kv_heads: int = 2, width: int = 8):
     generator = torch.Generator().manual_seed(0)
     make = lambda n: torch.randn(1, n, 30, width, generator=generator, dtype=torch.float64)  # noqa: E731
     return [make(n).to(dtype).requires_grad_() for n in (heads, kv_heads, kv_heads)]
 
 
-def dense(query, key, value, scale):
+def dense(query, key, value, scale, spans=SPANS):
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     scores = (query @ key.transpose(-1, -2)) * scale
-    return scores.masked_fill(~forest_mask(SPANS), float("-inf")).softmax(-1) @ value
+    return scores.masked_fill(~forest_mask(spans), float("-inf")).softmax(-1) @ value
 
 
+@pytest.mark.parametrize("spans", [SPANS, EVEN, APART])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_values_and_gradients_equal_the_dense_mask(dtype, tolerance):
+def test_values_and_gradients_equal_the_dense_mask(dtype, tolerance, spans):
     query, key, value = inputs(dtype)
     weight = torch.randn(1, 4, 30, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
-    got = ForestContext(SPANS).attend(0, query, key, value, 0.3)
+    got = ForestContext(spans).attend(0, query, key, value, 0.3)
     got_grads = torch.autograd.grad((got * weight).sum(), (query, key, value))
-    want = dense(query, key, value, 0.3)
+    want = dense(query, key, value, 0.3, spans)
     want_grads = torch.autograd.grad((want * weight).sum(), (query, key, value))
     assert torch.allclose(got, want, atol=tolerance)
     for mine, right in zip(got_grads, want_grads, strict=True):

@@ -113,27 +113,26 @@ class _Batch:
 
     ``index`` [N * L] says which packed token stands where; places past a segment's end repeat
     token 0 and are not ``kept``. Causality keeps them from every real query, and their gradient
-    rows are zero. A segment alone is read where it lies, without a copy.
+    rows are zero. Segments of one length that follow each other, and one alone, are a ``run``: they
+    are read where they lie, without a copy.
     """
 
     index: Tensor
     kept: Tensor | None
     num_rows: int
     length: int
-    lone: Span | None = None
+    run: slice | None = None
 
     def take(self, packed_1HTD: Tensor) -> Tensor:
         """Return [N, H, L, D] of a packed tensor."""
-        if self.lone is not None:
-            return packed_1HTD[:, :, self.lone.start : self.lone.end]
         tokens = packed_1HTD[0].transpose(0, 1)
-        picked = tokens.index_select(0, self.index)
+        picked = tokens.index_select(0, self.index) if self.run is None else tokens[self.run]
         return picked.view(self.num_rows, self.length, *tokens.shape[1:]).transpose(1, 2)
 
     def put(self, packed_1HT: Tensor, rows_NHL: Tensor) -> None:
         """Write rows [N, H, L, …] to their places of a packed tensor."""
-        if self.lone is not None:
-            packed_1HT[:, :, self.lone.start : self.lone.end] = rows_NHL
+        if self.run is not None:
+            self.take(packed_1HT).copy_(rows_NHL)
             return
         flat, places = rows_NHL.transpose(1, 2).flatten(0, 1), self.index
         if self.kept is not None:
@@ -161,9 +160,18 @@ def _batches(spans: Sequence[Span]) -> list[_Batch]:
         inside = (offsets < sizes).flatten()
         index = torch.where(offsets < sizes, starts + offsets, torch.zeros_like(starts)).flatten()
         kept = None if bool(inside.all()) else inside.nonzero().squeeze(1)
-        lone = members[0] if len(members) == 1 else None
-        out.append(_Batch(index, kept, len(members), length, lone))
+        out.append(_Batch(index, kept, len(members), length, _run(members)))
     return out
+
+
+def _run(spans: Sequence[Span]) -> slice | None:
+    """Return where segments of one length that follow each other lie, None for others."""
+    length = spans[0].end - spans[0].start
+    for number, span in enumerate(spans):
+        start = spans[0].start + number * length
+        if (span.start, span.end) != (start, start + length):
+            return None
+    return slice(spans[0].start, spans[-1].end)
 
 
 class _CpuForest(torch.autograd.Function):
