@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scripted_domain import Scripted, Sums
 
+from educe.core.errors import EduceError
 from educe.evaluation.compare import compare
 from educe.evaluation.runner import evaluate
 from educe.evaluation.seeds import compare_seeds
 from educe.evaluation.summary import pool_seeds, summarise
-from educe.evaluation.transfer import transfer_gain
+from educe.evaluation.transfer import joint_against_single, transfer_gain
 
 
 def gold(task, sample):
@@ -68,6 +69,28 @@ def test_gain_on_untrained_families_claims_new_domains_only_over_domains():
     assert gain.new_families.num_clusters == 4
     with pytest.raises(ValueError, match="every family was trained"):
         transfer_gain(compare(before, after), dict.fromkeys(names, "one"), {"one"})
+
+
+def test_a_joint_run_is_compared_with_each_domains_own():
+    """At equal tokens, paired by task; unequal tokens tell nothing and are refused."""
+    joint = run({"a": 0.6, "b": 0.3, "c": 0.5}, 1, common=1.0)
+    singles = {
+        "a": run({"a": 0.3, "b": 0.9, "c": 0.9}, 1, common=1.0),
+        "b": run({"a": 0.9, "b": 0.3, "c": 0.9}, 1, common=1.0),
+    }
+    tokens = {"a": (1000, 1050), "b": (980, 1000)}
+    found = joint_against_single(joint, singles, tokens)
+    by_name = {d.domain: d for d in found.domains}
+    assert set(by_name) == {"a", "b"} and found.before.label == "each domain alone"
+    assert by_name["a"].difference.estimate.value == pytest.approx(0.3, abs=0.07)
+    assert by_name["a"].finding == "better" and by_name["b"].finding != "better"
+    assert by_name["b"].difference.estimate.value == 0.0
+    with pytest.raises(EduceError, match="only runs of equal tokens"):
+        joint_against_single(joint, singles, {**tokens, "b": (500, 1000)})
+    with pytest.raises(EduceError, match="expected rows"):
+        joint_against_single(joint, singles, {"a": (1, 1)})
+    with pytest.raises(EduceError, match="at least one"):
+        joint_against_single(joint, {}, {})
 
 
 def test_seeds_pool_as_further_samples_of_the_same_tasks():
