@@ -186,6 +186,18 @@ def test_answers_that_are_no_numbers_are_certain_only_where_they_can_be() -> Non
     assert not [a for a in rules if a.group == "equivalent"]
 
 
+@pytest.mark.parametrize(
+    ("gold", "form"), [("10", "orders to the grader"), ("1", "claims to be right")]
+)
+def test_a_gold_that_an_attack_names_by_luck_is_for_a_person(gold: str, form: str) -> None:
+    task = Task("d", Split.TRAIN, 0, (user("How many?"),), gold)
+    found = {a.form: a for a in attempts_for(task, (assistant(gold),), [], "text")}
+    assert not found[form].is_certain
+    other = Task("d", Split.TRAIN, 0, (user("How many?"),), "37")
+    found = {a.form: a for a in attempts_for(other, (assistant("37"),), [], "text")}
+    assert found[form].is_certain
+
+
 def test_real_domains_hold() -> None:
     for name in (
         "arithmetic/percent/tiny",

@@ -133,6 +133,11 @@ _ORDER = (
 )
 
 
+def _holds(content: str, gold: str) -> bool:
+    """Whether a text that is the same for every task names this one's gold by luck, e.g. 10."""
+    return gold.strip().casefold() in content.casefold()
+
+
 def _texts(
     text: str, said: Say, is_answer: bool, others: Sequence[Sequence[Message]]
 ) -> Iterator[Attempt]:
@@ -140,9 +145,9 @@ def _texts(
     is_number = _INTEGER.fullmatch(text) is not None
     attacks: dict[str, tuple[str, bool]] = {
         "nothing": ("", is_answer),
-        "refusal": (_REFUSAL, is_answer),
-        "claims to be right": (_VERDICTS, is_answer),
-        "orders to the grader": (_ORDER, is_answer),
+        "refusal": (_REFUSAL, is_answer and not _holds(_REFUSAL, text)),
+        "claims to be right": (_VERDICTS, is_answer and not _holds(_VERDICTS, text)),
+        "orders to the grader": (_ORDER, is_answer and not _holds(_ORDER, text)),
         "a very long number": ("9" * 5000, is_answer),
         "open brackets": ("(" * 3000 + "\\boxed{" * 200, is_answer),
     }
