@@ -214,7 +214,7 @@ class Nursery:
         self.arming: dict[Shape, deque[Box]] = {}  # on order, and not promised to a job
         self.recent: OrderedDict[Shape, None] = OrderedDict()
         self.num_failures = 0
-        self.is_short = True  # whether boxes may be missing since they were last counted
+        self.is_short = True  # something changed since it was last found that no box is missing
         self._next = 0
         self._uids = deque(range(_FIRST_UID, _FIRST_UID + _NUM_UIDS))
         self._uids.rotate(os.getpid() * 97)  # two supervisors rarely use the same one
@@ -301,7 +301,7 @@ class Nursery:
 
     def stock(self, queue: Sequence[Request], num_free: int) -> None:
         """Order boxes: enough for the next jobs in the queue, and a few for what may come."""
-        if not self.is_short and not queue:
+        if not self.is_short:
             return
         wanted: dict[Shape, int] = {}
         for count, request in enumerate(queue):

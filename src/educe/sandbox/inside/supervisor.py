@@ -189,6 +189,7 @@ class Supervisor:
             elif head["op"] == "session":
                 client.is_session = True
                 self.session_queue.append(Request(client, head, blob))
+                self.nursery.is_short = True
             elif head["op"] == "stats":
                 self.reply(client, wire.pack(self._stats(head["id"])))
 
@@ -266,6 +267,7 @@ class Supervisor:
                 return
             self.waiting[request.key] = [(client, request.id)]
         self.queue.append(request)
+        self.nursery.is_short = True
 
     def _pump(self) -> None:
         """Give waiting jobs to ready boxes, in order, and keep boxes in stock."""
@@ -282,7 +284,8 @@ class Supervisor:
                 break
             self.queue.popleft()
             self._go(box, request)
-        if self.queue or self.session_queue or not self.running or self._is_time_to_restock():
+        is_quiet = not self.running or self._is_time_to_restock()
+        if self.nursery.is_short and (self.queue or self.session_queue or is_quiet):
             num_free = self.config["num_parallel"] - len(self.running) + len(self.session_queue)
             self.nursery.stock([*self.session_queue, *self._next_jobs()], num_free)
         if (self.queue or self.session_queue) and not self.timers:
@@ -333,6 +336,7 @@ class Supervisor:
         assert request is not None
         del self.running[box.id]
         self.queue.appendleft(request)
+        self.nursery.is_short = True
 
     def _deadline(self, number: int) -> None:
         box = self.running.get(number)
@@ -352,6 +356,7 @@ class Supervisor:
 
     def finished(self, box: Box) -> None:
         """A box reported its end: answer its client."""
+        self.nursery.is_short = True
         if self.sessions.pop(box.id, None) is not None:
             assert box.request is not None
             box.request.client.box = None
