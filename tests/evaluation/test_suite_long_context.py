@@ -6,6 +6,7 @@ import pytest
 from scripted_engine import ScriptedSubject, gold
 
 from educe.core.errors import EduceError
+from educe.core.types import Split
 from educe.evaluation.dimensions import load_dimension
 from educe.evaluation.dimensions.protocol import PlanContext
 from educe.evaluation.suite import SuitePlan, run_suite
@@ -79,6 +80,27 @@ def test_prompts_fit_the_models_own_tokens():
         used = subject.count_tokens(row.prompt)
         assert 0.9 * length < used + 80 <= length + 80
         assert used <= length
+
+
+def test_lengths_without_room_for_the_question_are_left_out():
+    """A vocabulary of bytes needs four times the tokens: that is no reason to fail the suite."""
+    dimension = load_dimension("long_context")
+    said = []
+
+    def count(messages):
+        return sum(len(m.content) + 30 for m in messages)
+
+    context = PlanContext(tier="small", count_tokens=count, announce=said.append)
+    parts = dimension.plan(context)
+    by_kind = {}
+    for part in parts:
+        by_kind.setdefault(part.facts["kind"], set()).add(part.facts["length"])
+        task = part.domain.task(Split.EVAL, 0)
+        assert count(task.messages) + part.max_completion_tokens <= part.facts["length"]
+    assert {1024} in by_kind.values() and len(by_kind) == 4
+    assert any("shorter lengths are left out" in line for line in said)
+    with pytest.raises(EduceError, match="none of the lengths"):
+        dimension.plan(PlanContext(tier="small", count_tokens=count, options={"lengths": 60}))
 
 
 def test_lengths_beyond_the_model_are_left_out_and_wrong_options_named():

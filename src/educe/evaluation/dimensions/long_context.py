@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -23,7 +24,7 @@ from educe.evaluation.dimensions.protocol import (
     part_facts,
 )
 from educe.evaluation.long_context.domain import DEPTHS, LongContextDomain
-from educe.evaluation.long_context.draft import CONTROLS, Control
+from educe.evaluation.long_context.draft import CONTROLS, Control, messages_of
 from educe.evaluation.long_context.fit import estimated_tokens
 from educe.evaluation.long_context.kinds import load_kind
 from educe.evaluation.long_context.summary import (
@@ -49,6 +50,7 @@ LENGTHS = {
     "medium": (1024, 2048, 4096, 8192),
     "large": (4096, 8192, 16384, 32768, 65536, 131072),
 }
+_PROBES, _SLACK = 4, 1.05
 OPTIONS = ("kinds", "lengths", "tasks", "depths", "controls", "control_length")
 
 
@@ -75,12 +77,19 @@ class LongContext:
         parts = []
         for kind in kinds:
             limit = load_kind(kind).max_length or max(lengths)
-            kept = [n for n in lengths if n <= limit]
+            least = _least_length(context, kind, lengths)
+            kept = [n for n in lengths if least <= n <= limit]
             parts += [_part(context, kind, n, "", depths, count) for n in kept]
-            if not kept or control_length > limit:
+            control_at = max(control_length, kept[0]) if kept else 0
+            if not kept or control_at > limit:
                 continue
             few = max(len(depths), count // 2)
-            parts += [_part(context, kind, control_length, c, depths, few) for c in controls]
+            parts += [_part(context, kind, control_at, c, depths, few) for c in controls]
+        if not parts:
+            raise EduceError(
+                f"long_context: none of the lengths {list(lengths)} has room for what {kinds} ask; "
+                "give longer ones (long_context.lengths)"
+            )
         return parts
 
     def measure(self, result: EvalResult, context: MeasureContext) -> Findings:
@@ -160,6 +169,23 @@ def _lengths(value: JSON, context: PlanContext) -> list[int]:
     if len(kept) < len(asked):
         context.announce(f"long context: lengths above {limit} tokens are left out")
     return kept
+
+
+def _least_length(context: PlanContext, name: str, lengths: Sequence[int]) -> int:
+    """Return what a kind's evidence, question and reply take in the model's tokens.
+
+    A vocabulary of bytes, or of another language, may need four times the usual tokens. Kinds from
+    packages are not asked here: planning fetches nothing, and they are for longer prompts.
+    """
+    kind = load_kind(name)
+    if kind.source:
+        return 0
+    tokens = context.count_tokens or estimated_tokens
+    bare = [messages_of(kind.write(random.Random(seed), 0, 0.5)) for seed in range(_PROBES)]
+    least = int(_SLACK * max(map(tokens, bare))) + kind.reply_tokens
+    if least > lengths[0]:
+        context.announce(f"long context: {name} needs {least} tokens; shorter lengths are left out")
+    return least
 
 
 def _controls(value: JSON) -> list[Control]:
