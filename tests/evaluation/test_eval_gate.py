@@ -161,7 +161,9 @@ def test_saved_evaluations_are_loaded_compared_and_gated(tmp_path: Path, capsys)
     paths = (str(tmp_path / "a"), str(tmp_path / "b"))
     words = ("compare", *paths, "--json", "--out", str(tmp_path / "r"))
     assert compare_verb.handler(command(compare_verb, *words)) == 0
-    raw = json.loads(capsys.readouterr().out.rpartition("report:")[0])
+    told = capsys.readouterr()
+    raw = json.loads(told.out)  # with --json, stdout belongs to it alone
+    assert told.err.startswith("report: ")
     assert raw["comparison"]["findings"]["better"] == 1
     assert (tmp_path / "r" / "report.html").exists()
     policy = tmp_path / "p.toml"

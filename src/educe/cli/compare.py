@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ def handler(arguments: argparse.Namespace) -> int:
         print(to_markdown(report, examples_per_domain=0), end="")
     if arguments.out is not None:
         paths = write_report(report, arguments.out)
-        print(f"report: {paths.html} {paths.markdown} {paths.json}")
+        print(f"report: {paths.html} {paths.markdown} {paths.json}", file=sys.stderr)
     return 0
 
 
@@ -78,5 +79,5 @@ def _compare_suites(arguments: argparse.Namespace, before: EvalResult, after: Ev
     print(to_json_text(report.to_json()) if arguments.json else suite_to_markdown(report), end="")
     if arguments.out is not None:
         paths = write_suite_report(report, arguments.out)
-        print(f"report: {paths.html} {paths.markdown} {paths.json}")
+        print(f"report: {paths.html} {paths.markdown} {paths.json}", file=sys.stderr)
     return 0
