@@ -118,11 +118,12 @@ def render(given: argparse.Namespace, results: Results) -> str:
         lines.append(reach_line(name, start, after, arms))
         splits.append(split_line(name, start, after))
     tasks = len({(r.domain, r.index) for r in start.rows})
+    seeds = "seed" if len(given.seeds) == 1 else "seeds"
     return "\n\n".join(
         [
             "## Measured: ways to keep exploring",
             f"`python benchmarks/exploration.py` wrote this section: GRPO from one SFT start at "
-            f"equal completion tokens, {len(given.seeds)} seeds, {tasks} held-out tasks at "
+            f"equal completion tokens, {len(given.seeds)} {seeds}, {tasks} held-out tasks at "
             f"temperature 1; {START_SAMPLES} samples a task of the start, {ARM_SAMPLES} of each "
             f"arm. Points, paired by task, 95 % intervals given these seeds. *No worse*: the "
             f"interval of pass@{TRIES} lies above {-100 * MARGIN:.0f} points, as fixed beforehand.",
