@@ -105,7 +105,7 @@ def _known(value: Any) -> float | None:
 def evaluate(
     recipe: str, overrides: Sequence[str], model: Path | str, plan: Evaluation, out: Path, name: str
 ) -> dict[str, Any]:
-    """Evaluate a model on held-out tasks into OUT/NAME.jsonl, from the beginning; return seconds and mean scores."""
+    """Evaluate a model on held-out tasks into OUT/NAME.jsonl; return seconds and mean scores."""
     from educe.api import as_loaded, open_session
     from educe.evaluation.sessions import EvalPlan, run_eval
     from educe.evaluation.summary import summarise
