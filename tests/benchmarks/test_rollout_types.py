@@ -122,6 +122,7 @@ def test_the_whole_command_on_a_tiny_model(
     results = Results(tmp_path / "out" / "results.jsonl")
     assert set(results.rows) == {"start-1", "float32-1", "int8-1"}
     gaps = {n: results.rows[f"{n}-1"]["gaps"]["mismatch"] for n in ("float32", "int8")}
-    assert gaps["float32"] < 1e-4 < gaps["int8"]
+    # A tiny model's probabilities are nearly even, so even its rounded ones differ little.
+    assert gaps["float32"] < 1e-4 and 100 * gaps["float32"] < gaps["int8"]
     page = (tmp_path / "page.md").read_text()
     assert "| 8-bit |" in page
