@@ -35,4 +35,4 @@ class Waiting:
 
     def is_buried(self, pid: int) -> bool:
         """Return whether a child was dead (and is waited for now) or is nobody's."""
-        return kernel.raw_call(self._call, pid, 0, kernel.WALL | os.WNOHANG, 0, 0, 0) != 0
+        return bool(kernel.raw_call(self._call, pid, 0, kernel.WALL | os.WNOHANG, 0, 0, 0) != 0)
