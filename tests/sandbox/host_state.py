@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,9 +120,25 @@ def _private_mb(pid: int) -> float:
 
 @contextmanager
 def listener() -> Iterator[None]:
-    """Be what the row on abstract sockets looks for: without it the row would prove nothing."""
-    with socket.socket(socket.AF_UNIX) as server:
+    """Be what the rows on abstract sockets and on files outside look for: without it they would
+    prove nothing.
+    """
+    with _stand_in(), socket.socket(socket.AF_UNIX) as server:
         # Of this process: another one's could end, or be full, in the middle of a row.
         server.bind(f"\0educe-test-socket-{os.getpid()}")
         server.listen(8)
         yield
+
+
+@contextmanager
+def _stand_in() -> Iterator[None]:
+    """Keep a file of this user outside all boxes: what stands for the files that a job must leave
+    alone, and that nobody else would miss.
+    """
+    path = Path(tempfile.gettempdir(), f"educe-test-stand-in-{os.getpid()}")
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        path.chmod(0o666)
+        yield
+    finally:
+        path.unlink()

@@ -73,6 +73,7 @@ LAYERS: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, str]] = {
     (("privileges",), ()): {"becomes root": "uid 0"},
     # Both refuse a better place in the scheduler.
     (("privileges", "seccomp"), ()): {"raises its limits": "RAISED"},
+    (("seccomp",), ("confined",)): {"attributes of a file outside": "TOUCHED"},
     (("landlock", "seccomp"), ("confined",)): {
         "files of the host": "SAW",
         "network": "SENT",

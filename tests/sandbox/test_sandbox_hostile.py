@@ -22,6 +22,7 @@ QUICK = {
     "fork bomb", "endless memory", "stdout flood", "200 kB of output", "busy loop", "null pointer",
     "environment", "files of the host", "network", "kernel doors", "the i386 table", "raises its limits",
     "a child that holds the pipe", "writes to programs", "threads", "its own file", "kill itself", "exec",
+    "attributes of a file outside",
 }  # fmt: skip
 
 

@@ -63,6 +63,10 @@ def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: b
         pair[machine] for pair in ((56, 220), (435, 435), (41, 198), (16, 29), (135, 92))
     )
     refused, idle = 0x00050001, {pair[machine] for pair in seccomp.IDLE.values()}
+    fcntl, absent = (72, 25)[machine], set()
+    if not has_namespaces:
+        idle |= {pair[machine] for pair in seccomp.ATTRIBUTES.values()}
+        absent = {pair[machine] for pair in seccomp.EXTENDED_ATTRIBUTES.values()}
     of_others = {pair[machine] for pair in seccomp.OF_OTHERS.values()}
     for number in of_others:
         expected = 0x7FFF0000 if has_namespaces else refused
@@ -74,6 +78,8 @@ def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: b
         expected = refused if number in denied else 0x7FFF0000
         if number in idle:
             expected = 0x00050000
+        if number in absent:
+            expected = 0x0005005F
         if number == clone3:
             expected = 0x00050026
         assert decide(program, architecture, number) == expected, number
@@ -83,7 +89,17 @@ def test_the_filter_decides_every_call_as_listed(machine: int, has_namespaces: b
     assert decide(program, architecture, clone, (0x8000 | 17,)) == refused
     assert decide(program, architecture, clone, (0x003D0F00,)) == 0x7FFF0000
     assert decide(program, architecture, ioctl, (0, 0x5412)) == refused
-    assert decide(program, architecture, ioctl, (0, 0x5401)) == 0x7FFF0000
+    assert decide(program, architecture, ioctl, (0, 0x541C)) == refused
+    for request in (0x5400, 0x5401, 0x541B, 0x5421, 0x5450, 0x5451, 0x54FF):
+        assert decide(program, architecture, ioctl, (0, request)) == 0x7FFF0000
+    # Flags of files (also as a 32-bit process says it), versions, verity, reflinks, snapshots.
+    for request in (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685, 0x40049409,
+                    0x50009401, 0x53FF, 0x5500):  # fmt: skip
+        expected = 0x7FFF0000 if has_namespaces else 0x00050019
+        assert decide(program, architecture, ioctl, (0, request)) == expected, hex(request)
+    for command in range(1100):
+        expected = refused if command in (1024, 1040) and not has_namespaces else 0x7FFF0000
+        assert decide(program, architecture, fcntl, (3, command)) == expected, command
     assert decide(program, architecture, personality, (0x0040000,)) == refused
     assert decide(program, architecture, personality, (0xFFFFFFFF,)) == 0x7FFF0000
     for family in range(50):

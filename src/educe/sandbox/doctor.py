@@ -59,6 +59,18 @@ try: status = open("/proc/self/status").read()
 except OSError: status = "CapEff:\\t0000000000000000"
 print("held" if "CapEff:\\t0000000000000000" in status else "capabilities")
 """,
+    "files outside keep mode and times": """
+import os, sys
+path = sys.argv[1]
+def look():
+    try: about = os.stat(path); return about.st_mode, about.st_mtime
+    except OSError: return None
+before = look()
+for change in (lambda: os.chmod(path, 0o640), lambda: os.utime(path, (1, 1))):
+    try: change()
+    except OSError: pass
+print("held" if look() == before else "changed")
+""",
     "disk space is capped": """
 try:
     for i in range(16): open(f"f{i}", "wb").write(bytes(2**20))

@@ -60,6 +60,9 @@ try:
     socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
     broken.append("network")
 except OSError: pass
+if LEVEL == 2:
+    os.chmod(".", 0o711)
+    if os.stat(".").st_mode & 0o077: broken.append("modes")
 try:
     status, groups = open("/proc/self/status").read(), open("/proc/self/cgroup").read()
     if "CapEff:\\t0000000000000000" not in status: broken.append("capabilities")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 from hostile.row import BOXED, TRY, Row
 
@@ -106,6 +107,25 @@ except OSError as error: print("errno", error.errno)
 """.replace("test-socket", f"test-socket-{os.getpid()}"),
         "OK",
         never="CONNECTED",
+    ),
+    Row(
+        "attributes of a file outside",
+        f"""
+import os, time
+path = {tempfile.gettempdir()!r} + "/educe-test-stand-in-{os.getpid()}"
+def look():
+    try: about = os.stat(path); return about.st_mode, about.st_uid, about.st_gid, about.st_mtime_ns, about.st_ctime_ns
+    except OSError: return None
+for change in (lambda: os.chmod(path, 0o640), lambda: os.utime(path), lambda: os.utime(path, (1, 1)), lambda: os.chown(path, os.getuid(), os.getgid()), lambda: os.setxattr(path, "user.x", b"y")):
+    before = look(); time.sleep(0.02)
+    try: change()
+    except OSError: pass
+    if look() != before: print("TOUCHED", before, look())
+print("end")
+""",
+        "OK",
+        prints="end",
+        never="TOUCHED",
     ),
     Row(
         "loopback in one job",

@@ -385,7 +385,6 @@ print("OVER" if total > 16 << 20 else "bounded")
 """,
         "OK",
         never="OVER",
-        levels=BOXED,
     ),
     # ---- doors and output ----
     Row(

@@ -1,6 +1,6 @@
 """Programs that are not Python: compiled when they must be, then executed."""
 
-# ruff: noqa: PTH101, PTH123
+# ruff: noqa: PTH108, PTH123
 from __future__ import annotations
 
 import os
@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from educe.sandbox.inside.frames import COMPILE, MAX_ERROR, clip, send
 
 _MAIN_NAMES = {"bash": "main.sh", "c": "main.c", "c++": "main.cpp", "node": "main.js"}
+_PROGRAM = "main.bin"
 COMPILERS = {
-    "c": ["cc", "-O1", "-std=gnu17", "-o", "main.bin", "main.c", "-lm"],
-    "c++": ["c++", "-O1", "-std=gnu++20", "-o", "main.bin", "main.cpp"],
+    "c": ["cc", "-O1", "-std=gnu17", "-o", _PROGRAM, "main.c", "-lm"],
+    "c++": ["c++", "-O1", "-std=gnu++20", "-o", _PROGRAM, "main.cpp"],
 }
 
 _exit, _write, _read, _fork = os._exit, os.write, os.read, os.fork
@@ -32,11 +33,10 @@ def run_executable(job: dict[str, Any], result_fd: int) -> NoReturn:
     if runtime == "executable":
         name = arguments[0]
         if name in job["files"]:
-            os.chmod(name, 0o700)
             arguments[0] = "./" + name
     else:
         starts = {"bash": ["bash", "main.sh"], "node": ["node", "main.js"]}
-        arguments = starts.get(runtime, ["./main.bin"]) + arguments
+        arguments = starts.get(runtime, ["./" + _PROGRAM]) + arguments
     # Python ignores these two; a program must start with the usual disposition.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -67,3 +67,16 @@ def _compile(command: list[str], environment: dict[str, str], result_fd: int) ->
     if status != 0:
         send(result_fd, COMPILE, body=text or b"the compiler failed without a message")
         _exit(1)
+    if not os.access(_PROGRAM, os.X_OK):
+        _make_anew(_PROGRAM)
+
+
+def _make_anew(path: str) -> None:
+    """Make a file executable where no mode can be changed: it is chosen when a file is made."""
+    old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    os.unlink(path)
+    new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
+    while os.sendfile(new, old, None, 1 << 24):
+        pass
+    os.close(new)
+    os.close(old)

@@ -5,7 +5,7 @@ inside the box. Nothing here is trusted by the grader. It knows inputs, never an
 and a candidate that takes it over can only send values, exactly what returning them would do.
 """
 
-# ruff: noqa: PTH103, PTH109, PTH120, PTH123, SIM115
+# ruff: noqa: PTH103, PTH109, PTH120, SIM115
 # (pathlib costs memory in every box; the standard streams stay open on purpose)
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def run_job(job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[s
     has a process of its own.
     """
     if job["files"]:
-        _place_files(job["files"])
+        program = job["argv"][0] if job["runtime"] == "executable" else ""
+        _place_files(job["files"], program)
     if job["session"]:
         os.environ.update(job["env"])
         os.close(result_fd)
@@ -76,13 +77,18 @@ def run_job(job: dict[str, Any], result_fd: int, read_tests: Callable[[], list[s
     run_executable(job, result_fd)
 
 
-def _place_files(files: dict[str, bytes]) -> None:
+def _place_files(files: dict[str, bytes], program: str) -> None:
+    """Write a job's files; ``program`` is the one that will be executed."""
     for path, content in sorted(files.items()):
         folder = os.path.dirname(path)
         if folder:
             os.makedirs(folder, exist_ok=True)
-        with open(path, "wb") as file:
+        with open(path, "wb", opener=_open_executable if path == program else None) as file:
             file.write(content)
+
+
+def _open_executable(path: str, flags: int) -> int:
+    return _open(path, flags, 0o700)
 
 
 def seed_generators(seed: int) -> None:

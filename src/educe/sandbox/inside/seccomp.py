@@ -30,6 +30,8 @@ _AF_ALLOWED = (1, 2, 10)  # unix, inet, inet6: an empty network namespace is beh
 # New namespaces, and CLONE_PARENT: a child beside its parent would be the zygote's.
 _REFUSED_FLAGS = 0x7E020080 | 0x8000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_FIRST_PLAIN_IOCTL, _LAST_PLAIN_IOCTL = 0x5400, 0x54FF  # of terminals, pipes and descriptors
+_F_SETLEASE, _F_SETDELEG = 1024, 1040
 
 Instruction = tuple[int, int, int, int]
 Number = tuple[int | None, int | None]
@@ -142,6 +144,33 @@ SCHEDULING: dict[str, Number] = {
 }
 # Where other processes of the same user are outside the box: for oneself only (pid 0).
 OF_OTHERS: dict[str, Number] = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122)}
+# Without mounts of its own a box has the host's files before it, and Landlock looks at what is
+# opened only: mode, owner and times are for whoever has a file's user id. Said to be done without
+# being done, because what copies and unpacks files (cp, tar, shutil) ends where it is refused.
+ATTRIBUTES: dict[str, Number] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+# Answered as by a file system that has none, which such programs are used to. (What sets these
+# and a file's flags by newer calls, from Linux 6.13 on, is not known here: ENOSYS.)
+EXTENDED_ATTRIBUTES: dict[str, Number] = {
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+}
 # Memory that no cgroup of ours counts and no tmpfs limit bounds.
 UNCOUNTED: dict[str, Number] = {"memfd_create": (319, 279)}
 # Without a pid namespace the process group is what gets killed, so nothing may leave it.
@@ -162,6 +191,7 @@ _CLONE, _CLONE3, _SOCKET, _IOCTL, _PERSONALITY = (
     (16, 29),
     (135, 92),
 )
+_FCNTL = (72, 25)
 # Refused without a word: runtimes try these by themselves and do without.
 _QUIET = ("io_uring_setup", "io_uring_enter", "io_uring_register", "mbind", "set_mempolicy")
 
@@ -178,8 +208,9 @@ def build_filter(
 
     Args:
         has_cgroup: whether the kernel counts the job's memory.
-        has_namespaces: whether processes and networks are the job's own; without them sockets and
-            new process groups are refused as well.
+        has_namespaces: whether processes, networks and mounts are the job's own; without them
+            sockets and new process groups are refused as well, and attributes of files stay as
+            they are.
         keeps_signals: whether something else keeps the job's signals inside.
         tells: whether somebody answers refused calls, and so hears of them (see ``refusals``).
         machine: 0 for x86-64, 1 for arm64.
@@ -203,6 +234,7 @@ def build_filter(
     if not has_namespaces:
         yourself = [(_JUMP_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _EPERM)]
         bodies |= {n: _argument(0, yourself) for n in _numbers(OF_OTHERS, machine)}
+        bodies |= _keep_attributes(machine)
     # EPERM would make the C library give up on threads; ENOSYS makes it use clone.
     bodies[_CLONE3[machine]] = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     bodies[_CLONE[machine]] = _argument(0, [(_JUMP_BITS, 0, 1, _REFUSED_FLAGS), refuse])
@@ -210,7 +242,10 @@ def build_filter(
     checks = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
     checks.append(told if tells else (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT))
     bodies[_SOCKET[machine]] = _argument(0, checks)
-    terminal = [(_JUMP_EQUAL, 1, 0, _TIOCSTI), (_JUMP_EQUAL, 0, 1, _TIOCLINUX), refuse]
+    if has_namespaces:
+        terminal = [(_JUMP_EQUAL, 1, 0, _TIOCSTI), (_JUMP_EQUAL, 0, 1, _TIOCLINUX), refuse]
+    else:
+        terminal = _only_plain_ioctls(refuse)
     bodies[_IOCTL[machine]] = _argument(1, terminal)
     bodies[_PERSONALITY[machine]] = _argument(0, [(_JUMP_EQUAL, 1, 0, 0xFFFFFFFF), refuse])
     code: list[Instruction] = [
@@ -225,6 +260,33 @@ def build_filter(
     code += [(_JUMP_GREATER, 0, 1, _NEWEST_KNOWN), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _search(bodies)
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+
+
+def _keep_attributes(machine: int) -> dict[int, list[Instruction]]:
+    """Return what is done where files of the job's user are within its reach: nothing to them."""
+    nothing, absent = (_RETURN, 0, 0, _ERRNO), (_RETURN, 0, 0, _ERRNO | errno.EOPNOTSUPP)
+    bodies = {n: [nothing] for n in _numbers(ATTRIBUTES, machine)}
+    bodies |= {n: [absent] for n in _numbers(EXTENDED_ATTRIBUTES, machine)}
+    # A lease on a file keeps others waiting who open it.
+    leases = [(_JUMP_EQUAL, 1, 0, _F_SETLEASE), (_JUMP_EQUAL, 0, 1, _F_SETDELEG)]
+    bodies[_FCNTL[machine]] = _argument(1, [*leases, (_RETURN, 0, 0, _EPERM)])
+    return bodies
+
+
+def _only_plain_ioctls(refuse: Instruction) -> list[Instruction]:
+    """Return a body that lets descriptors be asked what terminals, pipes and sockets are.
+
+    Everything else is answered as by a file that does not know it: a file system's own requests
+    (flags, verity, snapshots) work through a descriptor that was opened for reading.
+    """
+    return [
+        (_JUMP_EQUAL, 3, 0, _TIOCSTI),
+        (_JUMP_EQUAL, 2, 0, _TIOCLINUX),
+        (_JUMP_ABOVE, 0, 2, _FIRST_PLAIN_IOCTL),
+        (_JUMP_GREATER, 1, 2, _LAST_PLAIN_IOCTL),
+        refuse,
+        (_RETURN, 0, 0, _ERRNO | errno.ENOTTY),
+    ]
 
 
 def _numbers(calls: dict[str, Number], machine: int) -> list[int]:
