@@ -45,7 +45,8 @@ def final_weights(out: Path) -> dict[str, torch.Tensor]:
 
 def recipe(tiny_folder: Path, out: Path, workers: int, rows: Path, streaming: bool = False) -> Any:
     out.mkdir(exist_ok=True)
-    data = {"mine": {"path": str(rows), "weight": 1.0, "streaming": streaming, "shuffle_buffer": 7}}
+    buffer = {"streaming": True, "shuffle_buffer": 7} if streaming else {}
+    data = {"mine": {"path": str(rows), "weight": 1.0, **buffer}}
     return tiny_recipe(
         tiny_folder,
         out,

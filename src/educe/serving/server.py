@@ -35,9 +35,11 @@ def listen(host: str, port: int, token: str) -> socket.socket:
     check_token(host, token)
     bare = host.strip("[]")
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    if not 0 <= port <= 65535:  # Python would raise with the socket left open
+        raise EduceError(f"--port must be 0 to 65535, got {port}; choose another --port")
     try:
         return socket.create_server((bare, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:  # overflow: a port that no socket has
+    except OSError as error:
         why = getattr(error, "strerror", None) or error
         raise EduceError(
             f"cannot listen on {host}:{port}: {why}; choose another --port (0 takes a free one)"
