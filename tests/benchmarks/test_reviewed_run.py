@@ -74,9 +74,9 @@ def test_the_whole_on_a_tiny_model(tiny_folder: Path, tmp_path: Path) -> None:
     assert reviewed_run.run(reviewed_run.parse(arguments)) == 0
     lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
     rows = {r["arm"]: r for r in map(json.loads, lines)}
-    assert set(rows) == {"start", "off", "on"} and rows["on"]["mode"] == "penalise"
+    assert set(rows) == {"start", "off", "on", "strong"} and rows["on"]["mode"] == "penalise"
     page = (tmp_path / "page.md").read_text()
-    assert "| review on |" in page and "- review off: the task score" in page
+    assert "| review on, penalty 2 |" in page and "- review off: the task score" in page
     # A second time nothing is left to do.
     assert reviewed_run.run(reviewed_run.parse([*arguments, "--report-only"])) == 0
     assert (tmp_path / "out" / "results.jsonl").read_text().splitlines() == lines
