@@ -82,21 +82,27 @@ def run(given: argparse.Namespace) -> int:
     }
     rows = [] if given.again else rows_of(given.out, settings)
     done = {(row["server"], row["clients"], row["repeat"]) for row in rows}
+    failed = False
     for repeat in range(given.repeats):
         for count in given.clients:
             for server in servers:
                 if (server.name, count, repeat) in done:
                     continue
-                with running(server) as url:
-                    load(url, server, count, 1, given)  # warm: compilation, caches, page faults
-                    start = time.perf_counter()
-                    readings = load(url, server, count, given.rounds, given)
-                    wall = time.perf_counter() - start
+                try:
+                    with running(server) as url:
+                        load(url, server, count, 1, given)  # warm: compilation, caches, page faults
+                        start = time.perf_counter()
+                        readings = load(url, server, count, given.rounds, given)
+                        wall = time.perf_counter() - start
+                except ServerFault as fault:
+                    failed = True
+                    print(f"{server.name:8} {count} clients: {fault}", flush=True)
+                    continue
                 row = figures(server.name, count, readings, wall)
                 rows.append({**row, "repeat": repeat})
                 print(line_of(row), flush=True)
                 keep(given.out, settings, rows)
-    return 0
+    return int(failed)
 
 
 def rows_of(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -239,6 +245,10 @@ def ask(url: str, model: str, prompt: str, max_tokens: int) -> Reading:
         connection.close()
 
 
+class ServerFault(Exception):
+    """A server sent an error in the middle of an answer."""
+
+
 def read_stream(response: http.client.HTTPResponse, start: float) -> Reading:
     first = last = 0.0
     tokens = 0
@@ -249,6 +259,8 @@ def read_stream(response: http.client.HTTPResponse, start: float) -> Reading:
         chunk = json.loads(line[6:])
         if chunk.get("usage"):
             tokens = chunk["usage"]["completion_tokens"]
+        if "choices" not in chunk:
+            raise ServerFault(str(chunk.get("error", chunk))[:500])
         if any(choice["text"] for choice in chunk["choices"]):
             last = time.perf_counter()
             first = first or last
