@@ -11,6 +11,8 @@ from typing import NamedTuple
 _MUCH_SHARED_KIB = 1024
 _TICK = os.sysconf("SC_CLK_TCK")
 _LOOK_S = 0.05
+# Times that children are listed while each list holds only new ones, all dead.
+_LOOKS = 8
 
 
 def pid_of(pidfd: int) -> int:
@@ -45,14 +47,24 @@ def group_members(group: int) -> list[int]:
 
 
 def num_living_children(pid: int) -> int:
-    """Return how many children of a process still run (what a job left behind, for its init)."""
-    children = _read(f"/proc/{pid}/task/{pid}/children")
-    if not children:
-        return 0
-    return sum(
-        _read(f"/proc/{int(child)}/stat").rpartition(b")")[2].split()[:1] not in ([], [b"Z"])
-        for child in children.split()
-    )
+    """Return how many children of a process still run (what a job left behind, for its init).
+
+    One that ended between the two looks may have left a child of its own, which is adopted only
+    then: as long as nobody is found alive and there are new ones, look again.
+    """
+    seen: set[bytes] = set()
+    for _ in range(_LOOKS):
+        children = _read(f"/proc/{pid}/task/{pid}/children").split()
+        living = sum(_is_running(child) for child in children)
+        if living or seen.issuperset(children):
+            return living
+        seen.update(children)
+    return 1  # a chain that forks faster than we look
+
+
+def _is_running(pid: bytes) -> bool:
+    state = _read(f"/proc/{int(pid)}/stat").rpartition(b")")[2].split()[:1]
+    return state not in ([], [b"Z"])
 
 
 def _read(path: str) -> bytes:
