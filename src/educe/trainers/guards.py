@@ -22,8 +22,8 @@ Response = Literal["rollback", "back_off"]
 # Standard errors by which a fall must exceed the noise, and a level may fall short of the last.
 _CLEAR, _SLACK = 5.0, 2.0
 # Standard errors by which a look at the same tasks must be below the best one. Of a policy that
-# stays as it is, ten looks at 32 to 200 tasks give a false alarm in 5 % of simulated stages at 3, in
-# 11 to 17 % at 2.5, in 11 to 92 % with no such bound (benchmarks/screen_alarms.py).
+# stays as it is, ten looks at 32 to 200 tasks give a false alarm in 5 % of simulated stages at 3,
+# in 11 to 17 % at 2.5, in 11 to 92 % with no such bound (benchmarks/screen_alarms.py).
 _SCREEN = 3.0
 # Standard error of a single batch's loss, as a part of it: batches differ by what is in them.
 _LOSS_ERROR = 0.1
