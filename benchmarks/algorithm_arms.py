@@ -23,9 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arm_queue import Arm, add_queue_options, parsed, run_arms
+from arm_queue import Arm, add_queue_options, alone, parsed, run_arms
 from arm_report import Study, write_into
-from lock import quiet_machine
 
 ALGORITHMS = ("grpo", "rloo", "reinforce_plus_plus", "gspo", "cispo", "dapo", "ppo")
 NUM_DOMAINS = 4
@@ -37,11 +36,7 @@ SAMPLE_VARIANCE = 0.25 * 0.75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parse(arguments)
-    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
-        return run(given)
-    with quiet_machine(is_timing=False):
-        return run(given)
+    return alone(parse(arguments), run)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -19,6 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from lock import quiet_machine
+
 Row = dict[str, Any]
 Work = Callable[["Arm"], Row]
 _POLL_S = 0.2
@@ -89,6 +93,15 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
     given = parser.parse_args(arguments)
     given.again = list(sys.argv[1:] if arguments is None else arguments)
     return given
+
+
+def alone(given: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """Run a queue as the only benchmark; a child's lock is its parent's, and a report computes
+    nothing."""
+    if given.arm or given.report_only:
+        return run(given)
+    with quiet_machine(is_timing=False):
+        return run(given)
 
 
 def run_arms(

@@ -25,8 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arm_queue import Arm, add_queue_options, parsed, run_arms
-from lock import quiet_machine
+from arm_queue import Arm, add_queue_options, alone, parsed, run_arms
 from mixture_arms_report import Design, Study, write_into
 
 ADAPTIVE = ("mixture.strategy='expected_gain'",)
@@ -56,11 +55,7 @@ ABLATIONS: Mapping[str, Sequence[str]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parse(arguments)
-    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
-        return run(given)
-    with quiet_machine(is_timing=False):
-        return run(given)
+    return alone(parse(arguments), run)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

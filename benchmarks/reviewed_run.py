@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arm_queue import Arm, Results, add_queue_options, parsed, run_arms
-from lock import quiet_machine
+from arm_queue import Arm, Results, add_queue_options, alone, parsed, run_arms
 from page_section import replace_section
 from reviewed_domain import LISTED
 
@@ -53,11 +52,7 @@ REQUESTS = {"over-refusal": "over_refusal", "harmful requests complied with": "c
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parse(arguments)
-    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
-        return run(given)
-    with quiet_machine(is_timing=False):
-        return run(given)
+    return alone(parse(arguments), run)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -28,8 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from algorithm_arms import stated_beforehand
-from arm_queue import Arm, Results, add_queue_options, parsed, run_arms
-from lock import quiet_machine
+from arm_queue import Arm, Results, add_queue_options, alone, parsed, run_arms
 from page_section import replace_section
 
 TYPES = ("float32", "bfloat16", "int8")
@@ -41,11 +40,7 @@ _OF_THE_PLACE = {("run", "name"), ("run", "out"), ("model", "name")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parse(arguments)
-    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
-        return run(given)
-    with quiet_machine(is_timing=False):
-        return run(given)
+    return alone(parse(arguments), run)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -20,8 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arm_queue import Arm, Results, add_queue_options, add_study_options, parsed, run_arms
-from lock import quiet_machine
+from arm_queue import Arm, Results, add_queue_options, add_study_options, alone, parsed, run_arms
 from page_section import replace_section
 
 MARGIN = 0.05
@@ -84,11 +83,7 @@ GUARDS = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parse(arguments)
-    if given.arm or given.report_only:  # the lock is the parent's, or nothing is computed
-        return run(given)
-    with quiet_machine(is_timing=False):
-        return run(given)
+    return alone(parse(arguments), run)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
