@@ -47,7 +47,8 @@ def test_the_sessions_example_runs(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_recipes_of_the_page_are_read(text: str) -> None:
     raw = tomllib.loads(text)
-    Recipe.model_validate({"model": {"name": "absent"}, "domains": {"a": {}}, **raw})
+    recipe = Recipe.model_validate({"model": {"name": "absent"}, "domains": {"a": {}}, **raw})
+    assert recipe != Recipe.model_validate({"model": {"name": "absent"}, "domains": {"a": {}}})
 
 
 def test_the_page_names_what_there_is() -> None:
