@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check \
 	--constraint requirements/lock.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # Typed strictly: the layers that everything else stands on, and what checks recipes.
 TYPED := $(wildcard $(addprefix src/educe/,core config parallel algorithms rewards sandbox \
-	scheduling observability models serving preflight explain.py cli/main.py cli/explain.py \
+	scheduling observability native models serving preflight explain.py cli/main.py cli/explain.py \
 	cli/serve.py))
 
 .PHONY: quickstart test lint types docs setup setup-dev clean

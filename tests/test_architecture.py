@@ -26,6 +26,7 @@ LAYERS = {
     "sandbox": 1,
     "scheduling": 1,
     "observability": 1,
+    "native": 1,
     "models": 2,
     "engines": 3,
     "domains": 3,

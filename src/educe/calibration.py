@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from educe.config.settings import Recipe
+from educe.core.cache import cache_folder
 from educe.core.errors import InfrastructureError
 from educe.models.architectures import ModelShape
-from educe.models.packaged_weights import cache_folder
 from educe.preflight.costs import Curve, StepCosts
 from educe.preflight.devices import num_cores
 

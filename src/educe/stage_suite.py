@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from educe.config.settings import DomainSettings, EvalSettings
+from educe.core.cache import cache_folder
 from educe.core.protocols import Domain, Services
 from educe.core.types import JSON, Message
 from educe.evaluation.report.files import ReportPaths
@@ -21,7 +22,6 @@ from educe.evaluation.runner import Progress, Sampler
 from educe.evaluation.subject import EngineSubject
 from educe.evaluation.suite import SuitePlan, SuiteResult, run_suite
 from educe.evaluation.suite_compare import StrategyRow, compare_suites, strategy_board
-from educe.models.packaged_weights import cache_folder
 from educe.session import Session
 
 Announce = Callable[[str], None]

@@ -18,6 +18,7 @@ from educe.core.types import JSON
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "8bit": ("bitsandbytes", "optimizer.name = adamw_8bit"),
     "lora": ("peft", "LoRA adapters"),
+    "native": ("ziglang", "a C compiler for the fused kernels, where the system has none"),
     "quality": ("ruff", "style of code, in rewards and evaluations"),
     "datasets": ("datasets", "Hugging Face dataset folders"),
     "serve": ("starlette", "educe serve"),
@@ -68,6 +69,7 @@ def examine() -> dict[str, JSON]:
         "missing": [name for name in _PACKAGES if _version(name) is None],
         "extras": {name: _is_installed(package) for name, (package, _) in EXTRAS.items()},
         "device": _device(),
+        "kernels": _kernels(),
         "sandbox": _sandbox(),
         "models": {name: is_ready(packaged_folder(name)) for name in PACKAGED},
     }
@@ -82,6 +84,13 @@ def _device() -> str:
     if torch.cuda.is_available():
         return f"cuda: {torch.cuda.get_device_name()} (torch {torch.__version__})"
     return f"cpu: {torch.get_num_threads()} threads (torch {torch.__version__})"
+
+
+def _kernels() -> str:
+    """Whether sampling has its compiled kernels; they are compiled here if they never were."""
+    from educe.native.build import open_library
+
+    return open_library().told
 
 
 def _sandbox() -> str:
@@ -123,6 +132,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         f"memory    {gigabytes(memory['total'])}, {gigabytes(memory['free'])} free",
         f"disk      {gigabytes(report['disk_free'])} free here",
         f"device    {report['device']}",
+        f"kernels   {report['kernels']}",
         f"sandbox   {report['sandbox']}",
     ]
     lines += [

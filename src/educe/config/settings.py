@@ -336,9 +336,10 @@ class EngineSettings(Section):
         "auto",
         description="Weights' type for sampling; auto takes the trainer's, int8 rounds products.",
     )
-    forward: Literal["auto", "module"] = Field(
+    forward: Literal["auto", "torch", "module"] = Field(
         "auto",
-        description="auto compiles a fused forward from the model (packed copies of its weights), "
+        description="auto compiles a fused forward from the model (packed copies of its weights) "
+        "with kernels of its own where there is a C compiler, torch goes without these kernels, "
         "module runs the model itself; mode exact always does.",
     )
     drafts: bool = Field(

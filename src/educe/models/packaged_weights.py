@@ -6,7 +6,6 @@ transformers, and the result is kept as safetensors in a cache folder.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from educe.core.cache import cache_folder
 from educe.core.errors import EduceError
 
 Announce = Callable[[str], None]
@@ -43,14 +43,6 @@ PACKAGED = {
         licence="Apache-2.0",
     )
 }
-
-
-def cache_folder() -> Path:
-    """Return educe's cache: ``$EDUCE_CACHE``, else ``$XDG_CACHE_HOME/educe``, else ~/.cache."""
-    if chosen := os.environ.get("EDUCE_CACHE"):
-        return Path(chosen)
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "educe"
 
 
 def packaged_folder(name: str) -> Path:

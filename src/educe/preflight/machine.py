@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from educe.core.cache import cache_folder
 from educe.core.errors import EduceError, MissingExtraError
-from educe.models.packaged_weights import PACKAGED, cache_folder
+from educe.models.packaged_weights import PACKAGED
 from educe.preflight.devices import has_cuda_device, takes_cuda
 from educe.preflight.estimate import Estimate, gigabytes
 from educe.preflight.model import packaged_key

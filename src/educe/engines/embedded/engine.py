@@ -22,7 +22,7 @@ from educe.engines.embedded.scheduler import CacheBook, PrefillJob, PrefixCache,
 from educe.models.load import LoadedModel
 from educe.observability.timing import SILENT, PhaseTimer
 
-ForwardChoice = Literal["auto", "module"]
+ForwardChoice = Literal["auto", "torch", "module"]
 TokenObserver = Callable[[Sequence[Row], torch.Tensor], None]
 """Called with the rows that got a token and the raw logits [R, V] it was sampled from, before it is
 decided which rows end: it may cancel some."""
@@ -41,7 +41,8 @@ class EmbeddedEngine:
         dtype: type of the weights and of the cache; None takes the model's. int8 quantises the
             products (see ``quantised``), with a cache in bf16.
         forward: ``auto`` compiles a fused forward from the module where there is one (packed copies
-            of the weights) and ``exact`` is off; ``module`` runs the module itself.
+            of the weights) and ``exact`` is off, with compiled kernels where there is a C compiler;
+            ``torch`` goes without these kernels; ``module`` runs the module itself.
         drafts: whether few rows try looked-up tokens along with their newest (never if ``exact``).
     """
 
@@ -269,7 +270,8 @@ class EmbeddedEngine:
         """Append one token to each row from its logits [R, V]."""
         parameters = [row.request.parameters for row in rows]
         with self.timeline.measure("sampling", len(rows)):
-            tokens, logprobs = sample(logits, parameters, [len(row.token_ids) for row in rows])
+            places = [len(row.token_ids) for row in rows]
+            tokens, logprobs = sample(logits, parameters, places, self._runner.forward.kernels)
         for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             row.token_ids.append(token)
             row.logprobs.append(logprob)
@@ -330,9 +332,9 @@ def _forward(model: LoadedModel, dtype: torch.dtype | None, choice: ForwardChoic
                 "8-bit sampling needs the fused forward: not in mode exact, not with "
                 f"engine.forward = module, not for {model.causal.config.model_type} models"
             )
-        return QuantisedForward(model, torch.bfloat16)
-    if choice == "auto" and has_fused_forward(model):
-        return FusedForward(model, dtype or model.head_weight().dtype)
+        return QuantisedForward(model, torch.bfloat16, native=choice == "auto")
+    if choice != "module" and has_fused_forward(model):
+        return FusedForward(model, dtype or model.head_weight().dtype, native=choice == "auto")
     return ModuleForward(model, dtype)
 
 

@@ -21,12 +21,23 @@ from educe.engines.embedded.attention import (
     PrefillContext,
 )
 from educe.engines.embedded.cache import CacheStore
+from educe.engines.embedded.native_attention import (
+    ChainTable,
+    NativeDecodeContext,
+    NativeMixedContext,
+)
 from educe.engines.embedded.scheduler import CacheBook, PrefillJob, Row
 from educe.models.load import LoadedModel
+from educe.native.kernels import Kernels
 
 
 class Forward(Protocol):
-    """Tokens to hidden states to logits; keeps no cache of its own."""
+    """Tokens to hidden states to logits; keeps no cache of its own.
+
+    With ``kernels`` it takes contexts that attend from joined projections.
+    """
+
+    kernels: Kernels | None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -51,6 +62,8 @@ class ModuleForward:
 
     With a ``dtype`` of its own it works on a copy, else on the trainer's own tensors.
     """
+
+    kernels: Kernels | None = None
 
     def __init__(self, model: LoadedModel, dtype: torch.dtype | None) -> None:
         self._source = model
@@ -95,6 +108,7 @@ class Runner:
         self.store = CacheStore(config, max_rows, forward.dtype, device)
         self._chains: list[tuple[int, ...]] = []
         self._levels: list[Level] = []
+        self._table: ChainTable | None = None
         self._regrets: list[float] = []
 
     @torch.no_grad()
@@ -125,7 +139,11 @@ class Runner:
         ]
         positions = [[row.next_position + i for i in range(width)] for row in rows]
         nothing = [[0] * width] * padding
-        context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact, width)
+        context: Any
+        if self.forward.kernels is not None:
+            context = self._native(self.forward.kernels, rows, width)
+        else:
+            context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact, width)
         hidden = self._hidden(tokens + nothing, positions + nothing, context)[: len(rows)]
         return self.logits(hidden.reshape(len(rows) * width, -1)).view(len(rows), width, -1)
 
@@ -137,12 +155,17 @@ class Runner:
 
         Not for exact mode, where a row's bits must not depend on what else is read.
         """
-        decode = DecodeContext(self.store, rows, self._levels_of(rows), exact=False)
         prefill, segment_ids = self._reading(jobs, book)
+        context: Any
+        if self.forward.kernels is not None:
+            context = NativeMixedContext(self._native(self.forward.kernels, rows), prefill)
+        else:
+            decode = DecodeContext(self.store, rows, self._levels_of(rows), exact=False)
+            context = MixedContext(decode, prefill)
         tokens, positions = _flat(jobs)
         tokens = [row.token_ids[-1] for row in rows] + tokens
         positions = [row.next_position for row in rows] + positions
-        hidden = self._hidden([tokens], [positions], MixedContext(decode, prefill))[0]
+        hidden = self._hidden([tokens], [positions], context)[0]
         wanted = [*range(len(rows)), *(len(rows) + place for place in _last_places(jobs))]
         return self.logits(hidden[wanted]), segment_ids
 
@@ -166,6 +189,13 @@ class Runner:
         self.store.new_segments(segment_ids, [len(job.token_ids) for job in jobs])
         kept = [(j, self.store.segment(s)) for j, s in zip(jobs, segment_ids, strict=True)]
         return PrefillContext(self.store, kept), segment_ids
+
+    def _native(self, kernels: Kernels, rows: Sequence[Row], width: int = 1) -> NativeDecodeContext:
+        chains = [row.chain for row in rows]
+        if self._table is None or chains != self._chains:
+            self._table = ChainTable(self.store, chains)
+            self._chains = chains
+        return NativeDecodeContext(self.store, rows, self._table, kernels, width)
 
     def _levels_of(self, rows: Sequence[Row]) -> Sequence[Level]:
         """Return how the rows read their chains' segments; made anew when the rows change."""

@@ -11,7 +11,10 @@ What is joined or folded, all of it exact algebra (rounding aside):
   does not change when queries and keys are permuted alike, and only this class fills the cache);
 - on a CPU, matrices are packed once in the layout of the matrix kernel, the SiLU and the gate's
   product are done by that kernel on its way out;
-- the residual stream stays in fp32 or wider, as under the trainer's autocast.
+- the residual stream stays in fp32 or wider, as under the trainer's autocast;
+- with compiled kernels (``educe.native``) what stands between two products is one pass: adding to
+  the residual stream with the next norm, and the attention of decoding with rotary embedding and
+  cache.
 
 ``tests/engines/test_fused.py`` proves it equal to the module for every supported architecture. The
 private torch operators that it calls are pinned there too; without them it uses plain products.
@@ -20,7 +23,7 @@ private torch operators that it calls are pinned there too; without them it uses
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +31,7 @@ from torch.nn import functional
 
 from educe.models.attention import AttentionContext
 from educe.models.load import LoadedModel, merged_state
+from educe.native.kernels import BFLOAT16, FLOAT32, NOTHING, Kernels, Norm, fits, kernels
 
 FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -143,6 +147,7 @@ class _Shape:
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.width: int = config.hidden_size
+        self.feed_width: int = config.intermediate_size
         self.epsilon: float = config.rms_norm_eps
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
@@ -158,24 +163,130 @@ class _Shape:
         return _Matrix(weight.to(self.dtype).contiguous(), bias)
 
 
+class Joined:
+    """A layer's queries, keys and values as the product left them, to be turned by who attends.
+
+    ``values`` [N, (H + 2 K) D] are yet to be multiplied by ``scales`` [N], then ``bias`` added.
+    """
+
+    __slots__ = ("_forward", "bias", "layer", "rotation", "scales", "values")
+
+    def __init__(
+        self,
+        forward: FusedForward,
+        layer: _Layer,
+        values: Tensor,
+        rotation: Tensor,
+        scales: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> None:
+        self._forward = forward
+        self.layer = layer
+        self.values = values
+        self.rotation = rotation
+        self.scales = scales
+        self.bias = bias
+
+    @property
+    def shape(self) -> _Shape:
+        return self._forward.shape
+
+    def heads(self, first: int, num_rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return turned queries, keys and values [B, heads, T, D] of the tokens from ``first``."""
+        values = self.values[first:]
+        if self.scales is not None:
+            values = values * self.scales[first:].unsqueeze(1)
+        if self.bias is not None:
+            values = values + self.bias
+        return self._forward.turned(self.layer, values, self.rotation[first:], num_rows, length)
+
+
+@runtime_checkable
+class JoinedContext(Protocol):
+    """A context that turns, caches and attends in one go."""
+
+    def attend_joined(self, number: int, joined: Joined, out: Tensor) -> None:
+        """Write the attention [N, H * D] of layer ``number`` to ``out``."""
+        ...
+
+
+class Steps:
+    """The parts of a layer around attention, on one residual stream x [N, W] in fp32.
+
+    What a product gives is added to the stream by the pass that also makes the next product's
+    input; until then it is pending.
+    """
+
+    def __init__(self, forward: FusedForward, kernels: Kernels, x: Tensor) -> None:
+        shape = forward.shape
+        self._forward = forward
+        self._kernels = kernels
+        self._normed = torch.empty_like(x, dtype=shape.dtype)
+        self._narrow = int(shape.dtype == torch.bfloat16)
+        self._pending: Tensor | None = None
+        self._norm = Norm(
+            x=x.data_ptr(), out=self._normed.data_ptr(), rows=len(x), width=shape.width,
+            epsilon=shape.epsilon, delta_narrow=self._narrow,
+            out_kind=BFLOAT16 if self._narrow else FLOAT32,
+        )  # fmt: skip
+
+    def joined(self, layer: _Layer, rotation: Tensor) -> Joined:
+        return Joined(self._forward, layer, layer.qkv(self._next()), rotation)
+
+    def add_attention(self, layer: _Layer, seen: Tensor) -> None:
+        self._pending = layer.out(seen)
+
+    def add_feed_forward(self, layer: _Layer) -> None:
+        normed = self._next()
+        self._pending = layer.down(layer.up.times(normed, layer.gate.silu(normed)))
+
+    def finish(self) -> None:
+        self._norm.out_kind = NOTHING
+        self._next()
+
+    def _next(self) -> Tensor:
+        """Add what is pending to the stream; return the stream normalised."""
+        pending = self._pending
+        self._norm.delta = None if pending is None else pending.data_ptr()
+        self._kernels.norm(self._norm)
+        return self._normed
+
+
 class FusedForward:
     """Hidden states and logits from packed copies of the weights.
 
     ``load`` must be called again after the module's weights changed.
+
+    Args:
+        native: use the compiled kernels where they can be had and the sizes suit them.
     """
 
-    def __init__(self, model: LoadedModel, dtype: torch.dtype) -> None:
+    def __init__(self, model: LoadedModel, dtype: torch.dtype, native: bool = True) -> None:
         if not has_fused_forward(model):
             raise ValueError(f"no fused forward for {model.causal.config.model_type}")
         self._model = model
+        self._native = native
         self._shape = self._make_shape(model.causal.config, dtype)
         rotary = model.decoder.rotary_emb
         self._frequencies: Tensor = rotary.inv_freq.float()
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
+        self.kernels: Kernels | None = self._usable_kernels() if native else None
         self.load()
 
     def _make_shape(self, config: Any, dtype: torch.dtype) -> _Shape:
         return _Shape(config, dtype)
+
+    def _usable_kernels(self) -> Kernels | None:
+        shape = self._shape
+        if self._model.device.type != "cpu" or shape.dtype not in (torch.float32, torch.bfloat16):
+            return None
+        widths = (shape.width, shape.feed_width, shape.heads * shape.head_width)
+        found = kernels() if all(map(fits, widths)) else None
+        return found if found is not None and found.can_attend(shape.head_width) else None
+
+    @property
+    def shape(self) -> _Shape:
+        return self._shape
 
     @property
     def dtype(self) -> torch.dtype:
@@ -204,12 +315,42 @@ class FusedForward:
         num_rows, length = tokens_BT.shape
         rotation = self._rotation(positions_BT.reshape(-1))
         x = self._embedding.index_select(0, tokens_BT.reshape(-1)).to(shape.wide)
+        if self.kernels is not None:
+            self.kernels.use_threads()
+            self._run(self.kernels, x, rotation, (num_rows, length), context)
+            return x.view(num_rows, length, shape.width)
         for number, layer in enumerate(self._layers):
             query, key, value = self._project(layer, x, rotation, num_rows, length)
             seen = context.attend(number, query, key, value, shape.scale)
             self._add_attention(layer, x, seen.transpose(1, 2).reshape(num_rows * length, -1))
             self._add_feed_forward(layer, x)
         return x.view(num_rows, length, shape.width)
+
+    def _run(
+        self,
+        kernels: Kernels,
+        x: Tensor,
+        rotation: Tensor,
+        shape_BT: tuple[int, int],
+        context: AttentionContext,
+    ) -> None:
+        """Take the states x [N, W] through all layers, in place, with the compiled kernels."""
+        steps = self._steps(kernels, x)
+        attend = context.attend_joined if isinstance(context, JoinedContext) else None
+        seen = x.new_empty(len(x), self._shape.heads * self._shape.head_width, dtype=self.dtype)
+        for number, layer in enumerate(self._layers):
+            joined = steps.joined(layer, rotation)
+            if attend is not None:
+                attend(number, joined, seen)
+            else:
+                read = context.attend(number, *joined.heads(0, *shape_BT), self._shape.scale)
+                seen = read.transpose(1, 2).reshape(len(x), -1)
+            steps.add_attention(layer, seen)
+            steps.add_feed_forward(layer)
+        steps.finish()
+
+    def _steps(self, kernels: Kernels, x: Tensor) -> Steps:
+        return Steps(self, kernels, x)
 
     @torch.no_grad()
     def logits(self, hidden_NW: Tensor) -> Tensor:
@@ -242,6 +383,8 @@ class FusedForward:
         return torch.addcmul(self._epsilon, norm, norm, value=1.0 / self._shape.width).rsqrt_()
 
     def _norm(self, x: Tensor) -> Tensor:
+        if self.kernels is not None:
+            return Steps(self, self.kernels, x.contiguous())._next()
         normed = torch.empty_like(x, dtype=self._shape.dtype)
         return torch.mul(x, self._norm_scale(x), out=normed)
 
@@ -249,9 +392,15 @@ class FusedForward:
         self, layer: _Layer, x: Tensor, rotation: Tensor, num_rows: int, length: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries [B, H, T, D], rotated keys and values [B, K, T, D]."""
+        return self.turned(layer, self._joined(layer, x), rotation, num_rows, length)
+
+    def turned(
+        self, layer: _Layer, joined: Tensor, rotation: Tensor, num_rows: int, length: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same from the layer's joined projections [N, (H + 2 K) D]."""
         shape = self._shape
         count = shape.heads + shape.kv_heads
-        joined = self._joined(layer, x).view(len(x), -1, shape.head_width)
+        joined = joined.view(len(joined), -1, shape.head_width)
         rotating = joined[:, :count].to(shape.wide)
         if layer.head_norms is not None:
             mean = rotating.square().mean(-1, keepdim=True)

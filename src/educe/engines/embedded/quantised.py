@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from educe.core.forest import Span
-from educe.engines.embedded.fused import FusedForward, _Layer, _Matrix, _Shape
+from educe.engines.embedded.fused import FusedForward, Joined, Steps, _Layer, _Matrix, _Shape
 from educe.models.attention import ForestContext
+from educe.native.kernels import INT8, NOTHING, Gated, Kernels, Norm, Quantise
 
 _TOP = 127.0
 _TINY = 1e-20
@@ -141,6 +142,7 @@ class QuantisedForward(FusedForward):
         tokens = torch.tensor([ids], device=self._embedding.device)
         positions = torch.arange(len(ids), device=tokens.device)[None]
         plain = _Plain(self)
+        plain.kernels = None
         plain.hidden(tokens, positions, ForestContext([Span(0, len(ids), len(ids))]))
         return [
             (
@@ -157,7 +159,13 @@ class QuantisedForward(FusedForward):
         out: Tensor = self._head(rows).mul_(scales)
         return out
 
+    def _steps(self, kernels: Kernels, x: Tensor) -> Steps:
+        return _Int8Steps(self, kernels, x)
+
     def _normed(self, x: Tensor, norm_W: Tensor) -> tuple[Tensor, Tensor]:
+        if self.kernels is not None:
+            steps = _Int8Steps(self, self.kernels, x.contiguous())
+            return steps.rounded(norm_W), steps.scales.unsqueeze(1)
         rows, scales = quantise(x * norm_W)
         return rows, scales.mul_(self._norm_scale(x))
 
@@ -176,6 +184,74 @@ class QuantisedForward(FusedForward):
         rows, scales = self._normed(x, layer.norms[1])
         gate = torch.nn.functional.silu(layer.gate(rows).mul_(scales), inplace=True)
         x += layer.down(gate.mul_(layer.up(rows).mul_(scales)).to(self.dtype))
+
+
+class _Int8Steps(Steps):
+    """The parts of a layer around attention with 8-bit products."""
+
+    def __init__(self, forward: QuantisedForward, kernels: Kernels, x: Tensor) -> None:
+        shape = forward.shape
+        num_tokens = len(x)
+        self._forward = forward
+        self._kernels = kernels
+        self._pending: Tensor | None = None
+        self._dtype = shape.dtype
+        self._rows = x.new_empty(num_tokens, shape.width, dtype=torch.int8)
+        self.scales = x.new_empty(num_tokens)
+        self._norm = Norm(
+            x=x.data_ptr(), out=self._rows.data_ptr(), scales=self.scales.data_ptr(),
+            rows=num_tokens, width=shape.width, epsilon=shape.epsilon, out_kind=INT8,
+        )  # fmt: skip
+        # The rows that attention gives: another width, scales of their own.
+        wide = shape.heads * shape.head_width
+        self._seen_rows = x.new_empty(num_tokens, wide, dtype=torch.int8)
+        self._seen_scales = x.new_empty(num_tokens)
+        self._quantise = Quantise(
+            out=self._seen_rows.data_ptr(), scales=self._seen_scales.data_ptr(), rows=num_tokens,
+            width=wide, narrow=int(shape.dtype == torch.bfloat16),
+        )  # fmt: skip
+        self._fed = x.new_empty(num_tokens, shape.feed_width, dtype=shape.dtype)
+        self._gated = Gated(
+            scales=self.scales.data_ptr(), out=self._fed.data_ptr(), rows=num_tokens,
+            width=shape.feed_width, narrow=self._quantise.narrow,
+        )  # fmt: skip
+
+    def joined(self, layer: _Layer, rotation: Tensor) -> Joined:
+        values = layer.qkv(self.rounded(layer.norms[0]))
+        return Joined(self._forward, layer, values, rotation, self.scales, layer.qkv.bias)
+
+    def add_attention(self, layer: _Layer, seen: Tensor) -> None:
+        self._quantise.x = seen.data_ptr()
+        self._kernels.quantise(self._quantise)
+        self._pending = layer.out(self._seen_rows)
+        self._norm.delta_scale = self._seen_scales.data_ptr()
+        self._norm.delta_bias = None if layer.out.bias is None else layer.out.bias.data_ptr()
+        self._norm.delta_narrow = 0
+
+    def add_feed_forward(self, layer: _Layer) -> None:
+        rows = self.rounded(layer.norms[1])
+        gate, up = layer.gate(rows), layer.up(rows)
+        self._gated.gate, self._gated.up = gate.data_ptr(), up.data_ptr()
+        self._kernels.gated(self._gated)
+        self._pending = layer.down(self._fed)
+        self._norm.delta_scale = self._norm.delta_bias = None
+        self._norm.delta_narrow = self._quantise.narrow
+
+    def finish(self) -> None:
+        self._norm.out_kind = NOTHING
+        self._next()
+
+    def rounded(self, norm_W: Tensor) -> Tensor:
+        """Add what is pending to the stream; return its rows, normalised and rounded."""
+        self._norm.weight = norm_W.data_ptr()
+        self._next()
+        return self._rows
+
+    def _next(self) -> Tensor:
+        pending = self._pending
+        self._norm.delta = None if pending is None else pending.data_ptr()
+        self._kernels.norm(self._norm)
+        return self._rows
 
 
 class _Plain(FusedForward):

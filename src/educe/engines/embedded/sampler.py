@@ -15,13 +15,17 @@ from torch import Tensor
 
 from educe.core.protocols import SamplingParameters
 from educe.core.seeds import uniforms
+from educe.native.kernels import Kernels
 
 _BLOCK = 256
 _CHUNK_VALUES = 300_000
 
 
 def sample(
-    logits_BV: Tensor, parameters_B: Sequence[SamplingParameters], positions_B: Sequence[int]
+    logits_BV: Tensor,
+    parameters_B: Sequence[SamplingParameters],
+    positions_B: Sequence[int],
+    kernels: Kernels | None = None,
 ) -> tuple[list[int], list[float]]:
     """Return one token id and its behaviour log-probability for each row.
 
@@ -29,10 +33,15 @@ def sample(
         logits_BV: raw logits, any float type; computed in fp32 or wider.
         parameters_B: temperature, truncation and seed key of each row.
         positions_B: index of the token within its completion; the counter of the draw.
+        kernels: compiled ones, used where no row truncates its distribution.
     """
     device = logits_BV.device
     keys = np.array([p.seed_key for p in parameters_B], np.uint64)
-    draws = torch.from_numpy(uniforms(keys, np.array(positions_B, np.uint64))).to(device)
+    uniforms_B = uniforms(keys, np.array(positions_B, np.uint64))
+    if kernels is not None and not any(p.top_k or p.top_p < 1 for p in parameters_B):
+        logits_BV = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous()
+        return kernels.sample(logits_BV, [p.temperature for p in parameters_B], uniforms_B)
+    draws = torch.from_numpy(uniforms_B).to(device)
     greedy = torch.tensor([p.temperature == 0 for p in parameters_B], device=device)
     temperatures = torch.tensor([p.temperature or 1.0 for p in parameters_B], device=device)
     size = _chunk_rows(logits_BV)

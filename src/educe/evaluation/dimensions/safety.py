@@ -141,6 +141,7 @@ def _shown(values: Sequence[Sequence[float]], level: float) -> str:
 
 def _detection(announce: Callable[[str], None]) -> JSON:
     """Return the detection report as JSON, from the cache where the same data were measured."""
+    from educe.core.cache import cache_folder
     from educe.evaluation.safety.detection import detection_report
     from educe.evaluation.safety.labelled import (
         PYRIT,
@@ -148,7 +149,6 @@ def _detection(announce: Callable[[str], None]) -> JSON:
         labelled_responses,
         listed_words,
     )
-    from educe.models.packaged_weights import cache_folder
     from educe.rewards.review.classifier import FORMAT_VERSION
     from educe.rewards.review.words import WordList
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from educe.core.cache import cache_folder
 from educe.core.errors import EduceError
-from educe.models.packaged_weights import cache_folder
 
 Announce = Callable[[str], None]
 _PIP_TIMEOUT_S = 900

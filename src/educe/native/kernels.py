@@ -1,0 +1,169 @@
+"""The compiled kernels' calls: structures that mirror ``kernels.c``, filled with addresses.
+
+Shapes: N tokens, W width, H query heads, K key/value heads, D head width, R rows, V vocabulary.
+
+Addresses are of contiguous tensors that the caller keeps alive. What is set once is set when a
+structure is made; a call changes two or three fields, so that it costs about a microsecond.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from educe.native.build import open_library
+
+FLOAT32, BFLOAT16, INT8, NOTHING = 0, 1, 2, 3
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8}
+_LANES = 16
+
+
+class Norm(ctypes.Structure):
+    """x += delta * delta_scale + delta_bias; out = x / rms(x) * weight, or its int8 rows."""
+
+    _fields_ = [
+        ("x", c_void_p), ("delta", c_void_p), ("delta_scale", c_void_p), ("delta_bias", c_void_p),
+        ("weight", c_void_p), ("out", c_void_p), ("scales", c_void_p),
+        ("rows", c_int64), ("width", c_int64), ("epsilon", c_float),
+        ("delta_narrow", c_int32), ("out_kind", c_int32),
+    ]  # fmt: skip
+
+
+class Quantise(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p), ("out", c_void_p), ("scales", c_void_p),
+        ("rows", c_int64), ("width", c_int64), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class Gated(ctypes.Structure):
+    _fields_ = [
+        ("gate", c_void_p), ("up", c_void_p), ("scales", c_void_p), ("out", c_void_p),
+        ("rows", c_int64), ("width", c_int64), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class Attend(ctypes.Structure):
+    _fields_ = [
+        ("joined", c_void_p), ("scales", c_void_p), ("bias", c_void_p), ("rotation", c_void_p),
+        ("head_norms", c_void_p), ("slots", c_void_p), ("out", c_void_p), ("order", c_void_p),
+        ("lengths", c_void_p), ("starts", c_void_p), ("segments", c_void_p),
+        ("slot_values", c_int64), ("slot_row", c_int64), ("slot_head", c_int64),
+        ("rows", c_int64), ("new_tokens", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
+        ("width", c_int64), ("layer", c_int64), ("block", c_int64),
+        ("scale", c_float), ("epsilon", c_float), ("joined_narrow", c_int32), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class _Sample(ctypes.Structure):
+    _fields_ = [
+        ("logits", c_void_p), ("temperatures", c_void_p), ("draws", c_void_p),
+        ("tokens", c_void_p), ("shares", c_void_p),
+        ("rows", c_int64), ("vocabulary", c_int64), ("stride", c_int64), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class Kernels:
+    """The opened library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.educe_use_threads.argtypes = [c_void_p, c_int32]
+        library.educe_can_attend.argtypes = [c_int64]
+        for name, structure in (
+            ("norm", Norm), ("quantise", Quantise), ("gated", Gated), ("attend", Attend),
+            ("sample", _Sample),
+        ):  # fmt: skip
+            function = getattr(library, f"educe_{name}")
+            function.argtypes = [POINTER(structure)]
+            function.restype = None
+        self._parallel = _parallel_address()
+
+    def use_threads(self) -> None:
+        """Take as many threads as torch has now, from torch's own pool."""
+        self._library.educe_use_threads(self._parallel, torch.get_num_threads())
+
+    def can_attend(self, head_width: int) -> bool:
+        return bool(self._library.educe_can_attend(head_width))
+
+    def norm(self, arguments: Norm) -> None:
+        self._library.educe_norm(byref(arguments))
+
+    def quantise(self, arguments: Quantise) -> None:
+        self._library.educe_quantise(byref(arguments))
+
+    def gated(self, arguments: Gated) -> None:
+        self._library.educe_gated(byref(arguments))
+
+    def attend(self, arguments: Attend) -> None:
+        self._library.educe_attend(byref(arguments))
+
+    def sample(
+        self, logits_RV: Tensor, temperatures_R: Sequence[float], draws_R: np.ndarray
+    ) -> tuple[list[int], list[float]]:
+        """Return a token and its log-probability (fp32) a row; temperature 0 is greedy.
+
+        Args:
+            logits_RV: fp32 or bf16, a row's numbers side by side.
+            draws_R: uniforms in [0, 1), fp64.
+        """
+        rows, vocabulary = logits_RV.shape
+        temperatures = np.asarray(temperatures_R, np.float32)
+        draws = np.ascontiguousarray(draws_R, np.float64)
+        tokens = np.empty(rows, np.int64)
+        shares = np.empty(rows, np.float64)
+        self.use_threads()
+        self._library.educe_sample(
+            byref(
+                _Sample(
+                    logits_RV.data_ptr(), temperatures.ctypes.data, draws.ctypes.data,
+                    tokens.ctypes.data, shares.ctypes.data, rows, vocabulary,
+                    logits_RV.stride(0), kind(logits_RV.dtype),
+                )
+            )
+        )  # fmt: skip
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logprobs = np.log(shares).astype(np.float32)
+        return tokens.tolist(), logprobs.tolist()
+
+
+def kind(dtype: torch.dtype) -> int:
+    """Return the number that ``kernels.c`` has for a type."""
+    return _KINDS[dtype]
+
+
+def fits(width: int) -> bool:
+    """Return whether rows of this width fill whole vectors."""
+    return width % _LANES == 0
+
+
+@functools.cache
+def kernels() -> Kernels | None:
+    """Return the compiled kernels, or None where there is no compiler."""
+    library = open_library().library
+    return None if library is None else Kernels(library)
+
+
+def _parallel_address() -> int | None:
+    """Return the address of GOMP_parallel in the OpenMP runtime that torch has opened.
+
+    Another runtime's threads would fight torch's for the cores. Without one, one thread does all.
+    """
+    candidates = sorted(Path(torch.__file__).parent.joinpath("lib").glob("lib*omp*.so*"))
+    for path in candidates:
+        try:
+            function = ctypes.CDLL(str(path), mode=_NO_LOAD).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        return ctypes.cast(function, c_void_p).value
+    return None
+
+
+_NO_LOAD = 4 | 2  # RTLD_NOLOAD | RTLD_NOW of Linux: only what this process already has
