@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Large tensors on large pages where the system allows it: reading them is a fifth faster
-# (docs/design/0004). torch looks at this when it first allocates; programs in the sandbox do not get
-# it, their environment is made anew.
+# (docs/design/0004). torch looks at this when it first allocates; programs in the sandbox do not
+# get it, their environment is made anew.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:

@@ -37,3 +37,41 @@ def test_no_rows_is_fine():
         torch.zeros(0, 5), torch.zeros(11, 5), torch.zeros(0, dtype=torch.long), torch.zeros(0)
     )
     assert out.logprobs_N.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [11, 4_096, 49_157])
+@pytest.mark.parametrize("with_entropy", [False, True])
+def test_compiled_kernels_compute_the_same(monkeypatch, dtype, vocabulary, with_entropy):
+    if logprobs.kernels() is None:
+        pytest.skip("no compiled kernels here")
+    monkeypatch.setattr(logprobs, "CHUNK_ROWS", 9)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(20, 8, generator=generator).to(dtype).requires_grad_()
+    weight = (torch.randn(vocabulary, 8, generator=generator) * 2).to(dtype).requires_grad_()
+    targets = torch.randint(0, vocabulary, (20,), generator=generator)
+    temperature = torch.linspace(0.5, 2.0, 20)
+    mix = torch.randn(2, 20, generator=generator)
+
+    def run() -> list[torch.Tensor]:
+        found = token_logprobs(hidden, weight, targets, temperature)
+        loss = (mix[0] * found.logprobs_N).sum()
+        if with_entropy:
+            loss = loss + (mix[1] * found.entropy_N).sum()
+        grads = torch.autograd.grad(loss, (hidden, weight))
+        return [*(x.detach() for x in found), *grads]
+
+    mine = run()
+    monkeypatch.setattr(logprobs, "kernels", lambda: None)
+    limits = (1e-6, 1e-5, 1e-5, 1e-5) if dtype == torch.float32 else (1e-6, 1e-5, 0.01, 0.01)
+    for got, want, limit in zip(mine, run(), limits, strict=True):
+        assert (got.float() - want.float()).norm() <= limit * want.float().norm()
+
+
+def test_what_is_no_number_shows():
+    """A weight or a state gone wrong must not become an ordinary probability."""
+    hidden, weight = torch.randn(2, 32), torch.randn(300, 32)
+    hidden[1, 5] = float("nan")
+    found = token_logprobs(hidden, weight, torch.tensor([0, 0]), torch.ones(2))
+    assert found.logprobs_N[0].isfinite()
+    assert found.logprobs_N[1].isnan()

@@ -3,7 +3,8 @@
 Same functions as transformers' modules, rounding included, as two autograd functions: a norm keeps
 its input and one number a row; a gate keeps its two inputs and neither the activation nor anything
 between. Under autocast a norm's output is already of the narrow type, since every reader of it is a
-matrix product that would cast a copy of its own. Linear modules stay as they are (adapters).
+matrix product that would cast a copy of its own. Linear modules stay as they are (adapters). With
+compiled kernels (``educe.native``) each is one pass over memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from educe.native.kernels import kernels, suits
 
 # Norms over the model's width; those over a head's width (qwen3) go on to the rotary embedding.
 _NORMS = ("input_layernorm", "post_attention_layernorm", "norm")
@@ -28,6 +31,13 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+        native = kernels() if suits(x, weight) else None
+        ctx.native = native if x.dtype is weight.dtype is torch.float32 else None
+        if ctx.native is not None:
+            flat = x.reshape(-1, x.shape[-1])
+            out, scales = ctx.native.rms_forward(flat, weight, epsilon, dtype)
+            ctx.save_for_backward(x, weight, scales)
+            return cast(Tensor, out.view(x.shape))
         wide = torch.promote_types(x.dtype, torch.float32)
         rows = x.to(wide)
         scale = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
@@ -43,6 +53,13 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight, scale = ctx.saved_tensors
+        if ctx.native is not None:
+            flat = x.reshape(-1, x.shape[-1])
+            given = grads[0].reshape(flat.shape).contiguous()
+            grad_x, grad_weight = ctx.native.rms_backward(
+                flat, weight, scale, given, *ctx.needs_input_grad[:2]
+            )
+            return None if grad_x is None else grad_x.view(x.shape), grad_weight, None, None
         wide = scale.dtype
         grad = grads[0].to(wide)
         normed = x.to(wide) * scale
@@ -66,12 +83,21 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
+        native = kernels() if suits(gate, up) and gate.dtype is up.dtype else None
+        ctx.native = native
+        if native is not None:
+            return native.gate_forward(gate, up)
         return functional.silu(gate).mul_(up)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         grad = grads[0]
+        if ctx.native is not None:
+            return cast(
+                tuple[Tensor, Tensor],
+                ctx.native.gate_backward(gate, up, grad.to(gate.dtype).contiguous()),
+            )
         grad_gate = torch.ops.aten.silu_backward(grad * up, gate)
         return grad_gate, functional.silu(gate).mul_(grad)
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from educe.native.kernels import Kernels, kernels
+
 CHUNK_ROWS = 512
 _CACHED_VALUES = 300_000
 
@@ -45,8 +47,17 @@ class _ChunkedLogprobs(torch.autograd.Function):
         count = len(targets_N)
         logprobs, entropy = (hidden_ND.new_empty(count, dtype=wide) for _ in range(2))
         normaliser = torch.empty_like(logprobs)
+        native = _kernels_for(hidden_ND)
         for chunk in _chunks(count):
             logits_NV = hidden_ND[chunk] @ weight_VD.T
+            if native is not None:
+                native.logprobs(
+                    logits_NV,
+                    targets_N[chunk],
+                    temperature_N[chunk].float(),
+                    (logprobs[chunk], entropy[chunk], normaliser[chunk]),
+                )
+                continue
             for block in _blocks(logits_NV):
                 rows = slice(chunk.start + block.start, chunk.start + block.stop)
                 z = logits_NV[block].to(wide, copy=True)
@@ -78,10 +89,20 @@ class _ChunkedLogprobs(torch.autograd.Function):
             if ctx.needs_input_grad[1]
             else None
         )
+        native = _kernels_for(hidden_ND)
         for chunk in _chunks(len(targets_N)):
             # The gradient of the logits takes the place of the logits, block by block.
             logits_NV = hidden_ND[chunk] @ weight_VD.T
-            for block in _blocks(logits_NV):
+            if native is not None:
+                given = None if grad_entropy is None else grad_entropy[chunk].contiguous()
+                native.logprobs(
+                    logits_NV,
+                    targets_N[chunk],
+                    temperature_N[chunk].float(),
+                    (entropy[chunk], entropy[chunk], normaliser[chunk]),
+                    (grad_logprobs[chunk].contiguous(), given),
+                )
+            for block in _blocks(logits_NV) if native is None else ():
                 rows = slice(chunk.start + block.start, chunk.start + block.stop)
                 temperature = temperature_N[rows].unsqueeze(1).to(wide)
                 logp = logits_NV[block].to(wide, copy=True)
@@ -107,6 +128,12 @@ class _ChunkedLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None
 
 
+def _kernels_for(hidden_ND: Tensor) -> Kernels | None:
+    """Return the compiled kernels where these rows are of a type and place that they read."""
+    known = hidden_ND.dtype in (torch.float32, torch.bfloat16) and hidden_ND.device.type == "cpu"
+    return kernels() if known else None
+
+
 def _chunks(count: int) -> Iterator[slice]:
     for first in range(0, count, CHUNK_ROWS):
         yield slice(first, min(first + CHUNK_ROWS, count))
@@ -124,6 +151,7 @@ def token_logprobs(
         temperature_N: sampling temperature of each row, > 0.
     """
     weight = weight_VD.to(hidden_ND.dtype)
+    targets_N = targets_N.contiguous()
     apply = cast(Any, _ChunkedLogprobs.apply)
     logprobs, entropy = apply(hidden_ND, weight, targets_N, temperature_N)
     return TokenLogprobs(logprobs, entropy)

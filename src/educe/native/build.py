@@ -21,7 +21,7 @@ from pathlib import Path
 
 from educe.core.cache import cache_folder
 
-_SOURCE = Path(__file__).with_name("kernels.c")
+_FOLDER = Path(__file__).parent
 # No -ffast-math: infinities mask, and the exponential rounds by adding a large number.
 _FLAGS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 _NATIVE = ("-march=native", "-mcpu=native")  # the second for compilers that know no -march
@@ -73,7 +73,10 @@ def open_library() -> Opened:
 
 def _compiled(compiler: list[str], native: str) -> Path:
     """Return the compiled library's path, from the cache where it is there."""
-    told = hashlib.sha256(_SOURCE.read_bytes())
+    sources = sorted(_FOLDER.glob("*.c"))
+    told = hashlib.sha256()
+    for path in [*sources, *sorted(_FOLDER.glob("*.h"))]:
+        told.update(path.read_bytes())
     told.update(repr((compiler, native, _FLAGS, _processor())).encode())
     folder = cache_folder() / "native"
     target = folder / f"kernels-{told.hexdigest()[:20]}.so"
@@ -83,7 +86,7 @@ def _compiled(compiler: list[str], native: str) -> Path:
     # Several processes may compile at once: each writes its own file, a whole one takes the name.
     with tempfile.TemporaryDirectory(dir=folder) as workplace:
         made = Path(workplace) / "kernels.so"
-        command = [*compiler, *_FLAGS, native, "-o", str(made), str(_SOURCE)]
+        command = [*compiler, *_FLAGS, native, "-o", str(made), *map(str, sources), "-lm"]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
         made.replace(target)
     return target

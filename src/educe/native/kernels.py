@@ -1,4 +1,4 @@
-"""The compiled kernels' calls: structures that mirror ``kernels.c``, filled with addresses.
+"""The compiled kernels' calls: the C sources' structures, filled with addresses.
 
 Shapes: N tokens, W width, H query heads, K key/value heads, D head width, R rows, V vocabulary.
 
@@ -70,6 +70,37 @@ class _Sample(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _RmsForward(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p), ("weight", c_void_p), ("out", c_void_p), ("scales", c_void_p),
+        ("rows", c_int64), ("width", c_int64), ("epsilon", c_float), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class _RmsBackward(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p), ("weight", c_void_p), ("scales", c_void_p), ("grad", c_void_p),
+        ("grad_x", c_void_p), ("parts", c_void_p),
+        ("rows", c_int64), ("width", c_int64), ("part", c_int64), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class _Gate(ctypes.Structure):
+    _fields_ = [
+        ("gate", c_void_p), ("up", c_void_p), ("grad", c_void_p), ("out", c_void_p),
+        ("grad_up", c_void_p), ("size", c_int64), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class _Logprobs(ctypes.Structure):
+    _fields_ = [
+        ("logits", c_void_p), ("targets", c_void_p), ("temperatures", c_void_p),
+        ("logprobs", c_void_p), ("entropies", c_void_p), ("normalisers", c_void_p),
+        ("grad_logprobs", c_void_p), ("grad_entropies", c_void_p),
+        ("rows", c_int64), ("vocabulary", c_int64), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
 class Kernels:
     """The opened library."""
 
@@ -79,7 +110,8 @@ class Kernels:
         library.educe_can_attend.argtypes = [c_int64]
         for name, structure in (
             ("norm", Norm), ("quantise", Quantise), ("gated", Gated), ("attend", Attend),
-            ("sample", _Sample),
+            ("sample", _Sample), ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
+            ("gate", _Gate), ("logprobs", _Logprobs),
         ):  # fmt: skip
             function = getattr(library, f"educe_{name}")
             function.argtypes = [POINTER(structure)]
@@ -133,9 +165,123 @@ class Kernels:
             logprobs = np.log(shares).astype(np.float32)
         return tokens.tolist(), logprobs.tolist()
 
+    # Training: contiguous tensors of fp32 or bf16, as ``suits`` says
+
+    def rms_forward(
+        self, x_NW: Tensor, weight_W: Tensor, epsilon: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return weight * x / rms(x) in ``dtype``, and 1 / rms(x) [N]; x and weight are fp32."""
+        rows, width = x_NW.shape
+        out = torch.empty(rows, width, dtype=dtype)
+        scales = torch.empty(rows)
+        self.use_threads()
+        self._library.educe_rms_forward(
+            byref(
+                _RmsForward(
+                    x_NW.data_ptr(), weight_W.data_ptr(), out.data_ptr(), scales.data_ptr(),
+                    rows, width, epsilon, kind(dtype),
+                )
+            )
+        )  # fmt: skip
+        return out, scales
+
+    def rms_backward(
+        self,
+        x_NW: Tensor,
+        weight_W: Tensor,
+        scales_N: Tensor,
+        grad_NW: Tensor,
+        wants_x: bool,
+        wants_weight: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of x and of the weight, fp32."""
+        rows, width = x_NW.shape
+        grad_x = torch.empty_like(x_NW) if wants_x else None
+        parts = torch.empty(-(-rows // _PART), width) if wants_weight else None
+        self.use_threads()
+        self._library.educe_rms_backward(
+            byref(
+                _RmsBackward(
+                    x_NW.data_ptr(), weight_W.data_ptr(), scales_N.data_ptr(), grad_NW.data_ptr(),
+                    None if grad_x is None else grad_x.data_ptr(),
+                    None if parts is None else parts.data_ptr(),
+                    rows, width, _PART, kind(grad_NW.dtype),
+                )
+            )
+        )  # fmt: skip
+        return grad_x, None if parts is None else parts.sum(0)
+
+    def gate_forward(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Return silu(gate) * up, of any shape and one type."""
+        out = torch.empty_like(gate)
+        self._gate(gate, up, None, out, None)
+        return out
+
+    def gate_backward(self, gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of gate and up."""
+        grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(gate)
+        self._gate(gate, up, grad, grad_gate, grad_up)
+        return grad_gate, grad_up
+
+    def _gate(
+        self, gate: Tensor, up: Tensor, grad: Tensor | None, out: Tensor, grad_up: Tensor | None
+    ) -> None:
+        self.use_threads()
+        self._library.educe_gate(
+            byref(
+                _Gate(
+                    gate.data_ptr(), up.data_ptr(), None if grad is None else grad.data_ptr(),
+                    out.data_ptr(), None if grad_up is None else grad_up.data_ptr(),
+                    gate.numel(), kind(gate.dtype),
+                )
+            )
+        )  # fmt: skip
+
+    def logprobs(
+        self,
+        logits_NV: Tensor,
+        targets_N: Tensor,
+        temperatures_N: Tensor,
+        found: tuple[Tensor, Tensor, Tensor],
+        grads: tuple[Tensor, Tensor | None] | None = None,
+    ) -> None:
+        """Fill ``found``: log-probabilities, entropies, log-sum-exps [N] of logits / temperature.
+
+        With ``grads`` (of log-probabilities and entropies) these are read, and the logits'
+        gradient takes the logits' place. All [N] are fp32, targets int64.
+        """
+        rows, vocabulary = logits_NV.shape
+        addresses: list[int | None] = [None, None]
+        if grads is not None:
+            addresses = [None if g is None else g.data_ptr() for g in grads]
+        self.use_threads()
+        self._library.educe_logprobs(
+            byref(
+                _Logprobs(
+                    logits_NV.data_ptr(), targets_N.data_ptr(), temperatures_N.data_ptr(),
+                    *(t.data_ptr() for t in found), *addresses,
+                    rows, vocabulary, kind(logits_NV.dtype),
+                )
+            )
+        )  # fmt: skip
+
+
+_PART = 64  # rows whose gradients of a norm's weight are summed first
+
+
+def suits(*tensors: Tensor) -> bool:
+    """Return whether kernels of training can read these: on the CPU, contiguous, whole vectors."""
+    return all(
+        t.device.type == "cpu"
+        and t.is_contiguous()
+        and t.dtype in (torch.float32, torch.bfloat16)
+        and t.shape[-1] % _LANES == 0
+        for t in tensors
+    )
+
 
 def kind(dtype: torch.dtype) -> int:
-    """Return the number that ``kernels.c`` has for a type."""
+    """Return the number that the C sources have for a type."""
     return _KINDS[dtype]
 
 

@@ -1,180 +1,17 @@
 /* Fused CPU kernels of sampling: what stands between two matrix products is one pass here.
 
-   Plain C with vector extensions (gcc 12, clang): no library is linked, threads are those of the
-   process's own OpenMP runtime, handed over by its address (educe_use_threads). Numbers are
-   computed in fp32; "narrow" arrays are bf16, rounded to nearest even. Every work item writes its
-   own outputs only, so results do not depend on the number of threads.
-
    Shapes: N tokens, W width, H query heads, K key/value heads, D head width (a multiple of 16),
    R rows, T new tokens of a row, V vocabulary. */
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#define PAIRS 1 /* one instruction multiplies pairs of bf16 and adds them in fp32 */
-#else
-#define PAIRS 0
-#endif
+#include "vectors.h"
 
-typedef float vf __attribute__((vector_size(64)));
-typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint32_t vu __attribute__((vector_size(64)));
-typedef uint16_t vh __attribute__((vector_size(32)));
-typedef int8_t vb __attribute__((vector_size(16)));
-#define LANES 16
-#define INLINE static inline __attribute__((always_inline))
-
-/* Threads */
-
-typedef void (*parallel_t)(void (*)(void *), void *, unsigned, unsigned);
-static parallel_t use_parallel;
-static int use_threads = 1;
+parallel_t educe_parallel;
+int educe_threads = 1;
 
 void educe_use_threads(void *parallel, int count) {
-    use_parallel = (parallel_t)parallel;
-    use_threads = count;
+    educe_parallel = (parallel_t)parallel;
+    educe_threads = count;
 }
-
-typedef struct {
-    void (*run)(const void *, int64_t);
-    const void *arguments;
-    int64_t count;
-    int64_t next;
-} Work;
-
-static void work(void *data) {
-    Work *todo = data;
-    int64_t item;
-    while ((item = __atomic_fetch_add(&todo->next, 1, __ATOMIC_RELAXED)) < todo->count)
-        todo->run(todo->arguments, item);
-}
-
-static void spread(void (*run)(const void *, int64_t), const void *arguments, int64_t count,
-                   int64_t size) {
-    /* size: numbers touched in all; a small job is not worth waking another thread. */
-    Work todo = {run, arguments, count, 0};
-    if (use_parallel && use_threads > 1 && count > 1 && size > 8192)
-        use_parallel(work, &todo, (unsigned)use_threads, 0);
-    else
-        work(&todo);
-}
-
-/* Vectors */
-
-INLINE vf load(const float *from) { vf v; memcpy(&v, from, sizeof v); return v; }
-INLINE void store(float *to, vf v) { memcpy(to, &v, sizeof v); }
-INLINE vf all(float x) { return x - (vf){0}; }
-
-INLINE vf load_narrow(const uint16_t *from) {
-    vh h;
-    memcpy(&h, from, sizeof h);
-    return (vf)(__builtin_convertvector(h, vu) << 16);
-}
-
-INLINE vh narrowed(vf v) {
-    vu bits = (vu)v;
-    vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    vu number = (vu)(v == v);
-    return __builtin_convertvector((rounded & number) | (~number & 0x7fc0u), vh);
-}
-
-INLINE vf load_kind(const void *from, int64_t at, int narrow) {
-    return narrow ? load_narrow((const uint16_t *)from + at) : load((const float *)from + at);
-}
-
-INLINE void store_kind(void *to, int64_t at, vf v, int narrow) {
-    if (narrow) {
-        vh h = narrowed(v);
-        memcpy((uint16_t *)to + at, &h, sizeof h);
-    } else
-        store((float *)to + at, v);
-}
-
-INLINE float scalar_kind(const void *from, int64_t at, int narrow) {
-    if (!narrow) return ((const float *)from)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)from)[at] << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-INLINE vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
-
-INLINE vf swap8(vf v) {
-    return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-}
-INLINE vf swap4(vf v) {
-    return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
-}
-INLINE vf swap2(vf v) {
-    return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
-}
-INLINE vf swap1(vf v) {
-    return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-}
-INLINE float total(vf v) {
-    v += swap8(v);
-    v += swap4(v);
-    v += swap2(v);
-    v += swap1(v);
-    return v[0];
-}
-INLINE float largest(vf v) {
-    v = larger(v, swap8(v));
-    v = larger(v, swap4(v));
-    v = larger(v, swap2(v));
-    v = larger(v, swap1(v));
-    return v[0];
-}
-
-/* Sixteen vectors to the vector of their totals, in order: 45 instructions instead of 16 * 8. */
-#define FOLD8(a, b) \
-    (__builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) + \
-     __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
-#define FOLD4(a, b) \
-    (__builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) + \
-     __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
-#define FOLD2(a, b) \
-    (__builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) + \
-     __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
-#define FOLD1(a, b) \
-    (__builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) + \
-     __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
-INLINE vf totals(vf v[LANES]) {
-    for (int i = 0; i < 8; i++) v[i] = FOLD8(v[i], v[i + 8]);
-    for (int i = 0; i < 4; i++) v[i] = FOLD4(v[i], v[i + 4]);
-    for (int i = 0; i < 2; i++) v[i] = FOLD2(v[i], v[i + 2]);
-    return FOLD1(v[0], v[1]);
-}
-
-/* e^x to about 1 ulp for x <= 88; 0 below -87.3 (the smallest normal number). Range reduction by
-   ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln 2 / 2 (next term: 4e-10). */
-INLINE vf exponential(vf x) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    vi alive = x > -87.3f;
-    vf safe = pick(alive, x, all(0.0f));
-    vf shifted = safe * 1.44269504088896341f + magic;
-    vf n = shifted - magic;
-    vf r = safe - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    vf p = all(1.0f / 5040);
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    vi power = (((vi)shifted - 0x4b400000) + 127) << 23;
-    return pick(alive, p * (vf)power, all(0.0f));
-}
-
-INLINE float exponential1(float x) { return exponential(all(x))[0]; }
-
-INLINE float inverse_root(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 /* Norms: the residual stream x [N, W] fp32 takes delta (or nothing) and leaves normalised. */
 
@@ -342,8 +179,6 @@ typedef struct {
     float *tops;             /* [Q] */
     float *weights;          /* [Q] */
 } State;
-
-INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The scores of up to 16 tokens with one query; what is behind the last token is -inf. */
 INLINE vf masked(vf scores, int64_t count) {
