@@ -72,6 +72,7 @@ def main() -> None:
                 for g in range(given.group)
             ]
         )
+        engine.rest()  # as the loop does
         sampled = time.perf_counter()
         lengths = [len(c.token_ids) for c in done]
         samples = training_samples(prompts, done, bundle, given.group, given.max_tokens)

@@ -36,6 +36,9 @@ class LocalSource:
     def publish(self, version: int) -> None:
         self.session.engine.publish(version)
 
+    def rest(self) -> None:
+        self.session.engine.rest()
+
 
 class RemoteSource:
     """Samples in ``engine.workers`` processes, each with its own engine and scorers.
@@ -72,6 +75,10 @@ class RemoteSource:
         self._version = version
         if self._fleet is not None:
             self._fleet.publish(version, self._write())
+
+    def rest(self) -> None:
+        """The workers go on; this process's own engine samples nothing meanwhile."""
+        self._session.engine.rest()
 
     def worker_pids(self) -> list[int]:
         """Return the live workers' process ids."""

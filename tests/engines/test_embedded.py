@@ -189,3 +189,26 @@ def test_truncation_keeps_only_the_head():
         parameters = [SamplingParameters(seed_key=3, **options)] * 400
         tokens, _ = sample(logits.expand(400, -1), parameters, range(400))
         assert set(tokens) == allowed
+
+
+@pytest.mark.parametrize("forward", ["auto", "torch", "module"])
+def test_rest_gives_memory_back_and_changes_nothing(tiny_folder, forward):
+    model = load(str(tiny_folder))
+    rested = make_engine(model, forward=forward)
+    asked = [
+        GenerateRequest(str(i), (5, 6, 7 + i), SamplingParameters(max_tokens=8, seed_key=i))
+        for i in range(3)
+    ]
+    want = rested.generate(asked)
+    rested.rest()
+    assert rested._runner.store.slots.numel() == 0
+    assert rested._runner.store.num_segments == 0
+    rested.publish(1)
+    assert [c.token_ids for c in rested.generate(asked)] == [c.token_ids for c in want]
+    rested.rest()
+    assert [c.token_ids for c in rested.generate(asked)] == [c.token_ids for c in want]
+    rested.rest()
+    assert rested.score([(5, 6, 7)])[0].logprobs
+    rested.submit(asked[0])
+    with pytest.raises(RuntimeError, match="1 requests are unfinished"):
+        rested.rest()

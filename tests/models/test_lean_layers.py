@@ -12,6 +12,7 @@ from educe.core.forest import Span
 from educe.models import lean_layers
 from educe.models.attention import ForestContext
 from educe.models.load import load
+from educe.models.tiny import save_tiny
 
 
 @pytest.fixture(params=["compiled", "torch"])
@@ -158,3 +159,40 @@ def test_every_architecture_runs_through_them(
         )
     layers = model.causal.config.num_hidden_layers
     assert seen == {"norm": 2 * layers + 1, "gate": layers}
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_attention_with_one_pass_of_rotation_is_transformers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype | None
+) -> None:
+    if lean_layers.kernels() is None:
+        pytest.skip("no compiled kernels here")
+    folder = save_tiny(tmp_path / "model", name, head_dim=64)
+    ids, positions = torch.arange(60)[None] % 250 + 4, torch.arange(60)[None] + 5
+    turned: list[bool] = []
+    inner = lean_layers._turned
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        turned.append(arguments[-1])
+        return inner(*arguments)
+
+    monkeypatch.setattr(lean_layers, "_turned", counted)
+
+    def run() -> list[torch.Tensor]:
+        model = load(str(folder))
+        context = ForestContext([Span(0, 20, 60), Span(20, 45, 45), Span(45, 60, 60)])
+        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            out = model.hidden(ids, positions, context)
+        (out.float() * torch.linspace(-1, 1, out.shape[-1])).sum().backward()
+        return [out.detach(), *(p.grad for p in model.causal.parameters() if p.grad is not None)]
+
+    mine = run()
+    layers = 2 * sum(1 for back in turned if not back)
+    assert layers and len(turned) == layers  # queries and keys, forwards and back
+    turned.clear()
+    monkeypatch.setattr(lean_layers, "_rotates", lambda *_: None)
+    plain = run()
+    assert not turned and len(mine) == len(plain)
+    for got, want in zip(mine, plain, strict=True):
+        assert close(got, want, 1e-4 if dtype is None else 0.02)

@@ -41,6 +41,9 @@ class Scripted:
     def publish(self, version):
         return None
 
+    def rest(self):
+        return None
+
 
 class InTurn:
     def next_domain(self):

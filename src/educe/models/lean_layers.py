@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from educe.native.kernels import kernels, suits
+from educe.models.attention import ATTENTION_NAME, attention_function
+from educe.native.kernels import Kernels, kernels, suits
 
 # Norms over the model's width; those over a head's width (qwen3) go on to the rotary embedding.
 _NORMS = ("input_layernorm", "post_attention_layernorm", "norm")
@@ -102,12 +103,38 @@ class _Gated(torch.autograd.Function):
         return grad_gate, functional.silu(gate).mul_(grad)
 
 
+class _Rotary(torch.autograd.Function):
+    """The rotary embedding of heads (arXiv:2104.09864) in one pass; its gradient turns back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_BTHD: Tensor, cosine_BTD: Tensor, sine_BTD: Tensor, native: Kernels
+    ) -> Tensor:
+        ctx.save_for_backward(cosine_BTD, sine_BTD)
+        ctx.native = native
+        return _turned(native, x_BTHD, cosine_BTD, sine_BTD, False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:
+        cosine, sine = ctx.saved_tensors
+        return _turned(ctx.native, grads[0].contiguous(), cosine, sine, True), None, None, None
+
+
+def _turned(native: Kernels, x_BTHD: Tensor, cosine: Tensor, sine: Tensor, back: bool) -> Tensor:
+    flat = x_BTHD.reshape(-1, *x_BTHD.shape[2:])
+    width = flat.shape[-1]
+    out = native.rotate(flat, cosine.view(-1, width), sine.view(-1, width), x_BTHD.dtype, back)
+    return out.view(x_BTHD.shape)
+
+
 def make_lean(causal: Any) -> None:
     """Let a supported module's norms and gates run through this module's functions."""
     for name, module in causal.model.named_modules():
         kind, last = type(module).__name__, name.rpartition(".")[2]
         if kind.endswith("RMSNorm") and last in _NORMS and hasattr(module, "variance_epsilon"):
             module.forward = partial(_norm, module)
+        elif kind.endswith("Attention") and last == "self_attn":
+            module.forward = partial(_attention, module, module.forward)
         elif kind.endswith("MLP") and causal.config.hidden_act == "silu":
             module.forward = partial(_mlp, module)
 
@@ -126,3 +153,54 @@ def _mlp(module: Any, x: Tensor) -> Tensor:
     apply = cast(Any, _Gated.apply)
     out: Tensor = module.down_proj(apply(module.gate_proj(x), module.up_proj(x)))
     return out
+
+
+def _attention(
+    module: Any,
+    plain: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The module's forward with the rotary embedding of one pass; else the forward it had."""
+    native = _rotates(module, position_embeddings, past_key_values)
+    if native is None or position_embeddings is None:
+        out: tuple[Tensor, None] = plain(
+            hidden_states=hidden_states,
+            position_embeddings=position_embeddings,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            **others,
+        )
+        return out
+    heads = (*hidden_states.shape[:-1], -1, module.head_dim)
+    query, key, value = (
+        getattr(module, f"{name}_proj")(hidden_states).view(heads) for name in ("q", "k", "v")
+    )
+    if hasattr(module, "q_norm"):
+        query, key = module.q_norm(query), module.k_norm(key)
+    turn = cast(Any, _Rotary.apply)
+    query, key = (turn(x, *position_embeddings, native) for x in (query, key))
+    seen, _ = attention_function(
+        module,
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attention_mask,
+        scaling=module.scaling,
+        dropout=module.attention_dropout if module.training else 0.0,
+        **others,
+    )
+    return module.o_proj(seen.reshape(*hidden_states.shape[:-1], -1)), None
+
+
+def _rotates(module: Any, angles: tuple[Tensor, Tensor] | None, cache: Any) -> Kernels | None:
+    """Return the kernels where this call is of the kind that they serve."""
+    if cache is not None or angles is None or module.head_dim % 32:
+        return None
+    own = module.config._attn_implementation == ATTENTION_NAME
+    if not own or angles[0].dtype is not torch.float32 or not suits(*angles):
+        return None
+    return kernels() if module.q_proj.weight.dtype is not torch.float64 else None

@@ -101,6 +101,14 @@ class _Logprobs(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _Rotate(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p), ("cosine", c_void_p), ("sine", c_void_p), ("out", c_void_p),
+        ("rows", c_int64), ("heads", c_int64), ("width", c_int64),
+        ("sign", c_float), ("narrow", c_int32), ("out_narrow", c_int32),
+    ]  # fmt: skip
+
+
 class Kernels:
     """The opened library."""
 
@@ -111,7 +119,7 @@ class Kernels:
         for name, structure in (
             ("norm", Norm), ("quantise", Quantise), ("gated", Gated), ("attend", Attend),
             ("sample", _Sample), ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
-            ("gate", _Gate), ("logprobs", _Logprobs),
+            ("gate", _Gate), ("logprobs", _Logprobs), ("rotate", _Rotate),
         ):  # fmt: skip
             function = getattr(library, f"educe_{name}")
             function.argtypes = [POINTER(structure)]
@@ -264,6 +272,23 @@ class Kernels:
                 )
             )
         )  # fmt: skip
+
+    def rotate(
+        self, x_NHD: Tensor, cosine_ND: Tensor, sine_ND: Tensor, dtype: torch.dtype, back: bool
+    ) -> Tensor:
+        """Return x with its halves turned by the angles, or turned back; angles are fp32."""
+        rows, heads, width = x_NHD.shape
+        out = torch.empty(x_NHD.shape, dtype=dtype)
+        self.use_threads()
+        self._library.educe_rotate(
+            byref(
+                _Rotate(
+                    x_NHD.data_ptr(), cosine_ND.data_ptr(), sine_ND.data_ptr(), out.data_ptr(),
+                    rows, heads, width, -1.0 if back else 1.0, kind(x_NHD.dtype), kind(dtype),
+                )
+            )
+        )  # fmt: skip
+        return out
 
 
 _PART = 64  # rows whose gradients of a norm's weight are summed first

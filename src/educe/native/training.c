@@ -225,3 +225,41 @@ static void logprobs_item(const void *arguments, int64_t n) {
 void educe_logprobs(const Logprobs *a) {
     spread(logprobs_item, a, a->rows, a->rows * a->vocabulary);
 }
+
+/* Rotary embedding as transformers arranges it: numbers i and i + D / 2 of a head turn together.
+   A negative sign turns back, which is the gradient. */
+
+typedef struct {
+    const void *x;     /* [N, heads, D] */
+    const float *cosine, *sine; /* [N, D] */
+    void *out;         /* [N, heads, D] */
+    int64_t rows, heads, width;
+    float sign;
+    int32_t narrow, out_narrow;
+} Rotate;
+
+INLINE void rotate_row(const Rotate *a, int64_t n, const int narrow, const int out_narrow) {
+    int64_t half = a->width / 2;
+    const float *cosine = a->cosine + n * a->width, *sine = a->sine + n * a->width;
+    for (int64_t h = 0; h < a->heads; h++) {
+        int64_t at = (n * a->heads + h) * a->width;
+        for (int64_t i = 0; i < half; i += LANES) {
+            vf x = load_kind(a->x, at + i, narrow), y = load_kind(a->x, at + half + i, narrow);
+            vf c = load(cosine + i), s = load(sine + i) * a->sign;
+            store_kind(a->out, at + i, x * c - y * s, out_narrow);
+            store_kind(a->out, at + half + i, y * c + x * s, out_narrow);
+        }
+    }
+}
+
+static void rotate_item(const void *arguments, int64_t n) {
+    const Rotate *a = arguments;
+    if (a->narrow && a->out_narrow) rotate_row(a, n, 1, 1);
+    else if (a->narrow) rotate_row(a, n, 1, 0);
+    else if (a->out_narrow) rotate_row(a, n, 0, 1);
+    else rotate_row(a, n, 0, 0);
+}
+
+void educe_rotate(const Rotate *a) {
+    spread(rotate_item, a, a->rows, a->rows * a->heads * a->width);
+}

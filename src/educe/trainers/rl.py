@@ -54,6 +54,10 @@ class GroupSource(Protocol):
         """Make the trainer's current weights the ones that are sampled from."""
         ...
 
+    def rest(self) -> None:
+        """Give memory back that sampling does not need before the next publish."""
+        ...
+
 
 class SpanTimer(Protocol):
     """Measures named phases (``observability.timing.Spans``)."""
@@ -122,6 +126,7 @@ class ReinforceLoop:
         """Do rollout batch ``number``: sample -> score -> step -> publish; return its metrics."""
         with self.spans.measure("rollout"):
             groups = self._collect(number)
+            self.source.rest()
         with self.spans.measure("credit"):
             credits = self.balance.scaled(self._credit.credit(groups))
         with self.spans.measure("train"):

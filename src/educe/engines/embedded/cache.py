@@ -71,6 +71,11 @@ class CacheStore:
         # A layer's slots as rows [2 * R * K * capacity, D], to write single tokens to.
         self.flat_slots = grown.view(self.num_layers, -1, self.width).unbind(0)
 
+    def release(self) -> None:
+        """Give the slots' memory back; no row may be running."""
+        self.slots = self.slots.new_zeros((*self._shape, 0, self.width))
+        self.flat_slots = ()
+
     def own(self, num_rows: int, extent: int) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values [rows, K, extent, D] of the first slots."""
         keys, values = self.slots[:, :, :num_rows, :, :extent].unbind(1)

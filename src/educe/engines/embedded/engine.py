@@ -78,6 +78,7 @@ class EmbeddedEngine:
         self.observer: TokenObserver | None = None
         self._prefill_tokens = prefill_tokens
         self.version = 0
+        self._rests = False
         self._cancelled: list[GenerateRequest] = []
 
     @property
@@ -119,12 +120,38 @@ class EmbeddedEngine:
             )
         with self.timeline.measure("publish"):
             self._runner.forward.load()
+        self._rests = False
+        self._forget_all()
+        self.version = version
+
+    def rest(self) -> None:
+        """Give back the memory of packed weights and cache until the next ``publish``.
+
+        For the time of an optimizer step, which wants all memory there is. Work that comes before
+        that publish reads the weights as they are then.
+
+        Raises:
+            RuntimeError: while requests are unfinished.
+        """
+        if self.num_unfinished:
+            raise RuntimeError(f"no rest while {self.num_unfinished} requests are unfinished")
+        self._forget_all()
+        self._runner.store.release()
+        self._runner.forward.release()
+        self._rests = True
+
+    def _wake(self) -> None:
+        if self._rests:
+            self._runner.forward.load()
+            self._rests = False
+
+    def _forget_all(self) -> None:
         self._scheduler.prefixes.clear()
         self._runner.store.forget(self._book.clear())
-        self.version = version
 
     def step(self) -> list[Completion]:
         """Add one token to every running row, admit and prefill what fits."""
+        self._wake()
         finished = [
             Completion(r.request_id, (), (), self.version, StopReason.CANCELLED, "")
             for r in self._cancelled
@@ -172,6 +199,7 @@ class EmbeddedEngine:
         Raises:
             ValueError: for an empty prompt.
         """
+        self._wake()
         size = 0 if self._exact else self._prefill_tokens
         with self.timeline.measure("scoring prompts", sum(map(len, prompts))):
             return score_prompts(

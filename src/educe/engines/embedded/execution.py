@@ -48,6 +48,10 @@ class Forward(Protocol):
         """Read the module's weights again."""
         ...
 
+    def release(self) -> None:
+        """Let go of what ``load`` makes."""
+        ...
+
     def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: Any) -> Tensor:
         """Return states [B, T, W]."""
         ...
@@ -85,6 +89,9 @@ class ModuleForward:
             )
             for mine, theirs in pairs:
                 mine.copy_(theirs)
+
+    def release(self) -> None:
+        """Nothing: what it works on is the trainer's, or a copy that is only written over."""
 
     def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: Any) -> Tensor:
         return self._model.hidden(tokens_BT, positions_BT, context)

@@ -308,6 +308,11 @@ class FusedForward:
         count = self._model.causal.config.num_hidden_layers
         self._layers = [_Layer(names, f"model.layers.{i}.", shape) for i in range(count)]
 
+    def release(self) -> None:
+        """Let go of the packed weights; ``load`` makes them again."""
+        self._layers = []
+        self._head = self._embedding = None
+
     @torch.no_grad()
     def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: AttentionContext) -> Tensor:
         """Return the states [B, T, W] that ``logits`` reads (before the last norm)."""
