@@ -48,7 +48,7 @@ class Results:
         if len(whole) < len(data):
             with path.open("r+b") as file:
                 file.truncate(len(whole))
-        for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
+        for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 row = json.loads(line)
                 self.rows[row["arm"]] = row

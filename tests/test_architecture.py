@@ -279,6 +279,35 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def _cuts_text_into_lines(node: ast.AST) -> bool:
+    """Whether this is ``text.splitlines()`` of a file's or a message's decoded text."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    inner = node.func.value
+    return (
+        node.func.attr == "splitlines"
+        and isinstance(inner, ast.Call)
+        and isinstance(inner.func, ast.Attribute)
+        and inner.func.attr in ("read_text", "decode", "read")
+    )
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
+def test_json_lines_are_cut_as_bytes(file: Path) -> None:
+    """``str.splitlines`` also cuts at U+2028 and its like, which JSON leaves inside a string."""
+    for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef):
+            inside = list(ast.walk(function))
+            reads = any(
+                isinstance(n, ast.Attribute)
+                and n.attr == "loads"
+                and isinstance(n.value, ast.Name)
+                and n.value.id == "json"
+                for n in inside
+            )
+            assert not (reads and any(map(_cuts_text_into_lines, inside))), function.name
+
+
 def test_importing_educe_loads_next_to_nothing() -> None:
     loaded = loaded_by("import educe")
     assert {m for m in loaded if m.startswith("educe")} == {"educe"}

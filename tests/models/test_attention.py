@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from educe.models.attention import (
     forest_mask,
     plain_attention,
 )
+from educe.native.kernels import kernels
 
 # A shared prompt with three completions (one of which branches), and a lone sequence.
 SPANS = (
@@ -85,3 +87,53 @@ def test_a_module_without_context_and_with_dropout_is_refused():
         attention_function(
             None, query, key, value, None, 1.0, dropout=0.1, educe_context=ForestContext(SPANS)
         )
+
+
+def drawn_forest(seed: int, total: int) -> tuple[Span, ...]:
+    """Random segments of a pack, depth first, some of them long, some of one token."""
+    random = np.random.default_rng(seed)
+    spans: list[Span] = []
+
+    def grow(start: int, limit: int, depth: int) -> int:
+        end = min(limit, start + int(random.choice([1, 2, 15, 16, 17, 40, 90])))
+        place = len(spans)
+        spans.append(Span(start, end, end))
+        at = end
+        for _ in range(int(random.integers(0, 4)) if depth < 3 else 0):
+            if at < limit:
+                at = grow(at, limit, depth + 1)
+        spans[place] = Span(start, end, at)
+        return at
+
+    at = 0
+    while at < total:
+        at = grow(at, total, 0)
+    return tuple(spans)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sizes", [(3, 1, 64), (4, 2, 16), (2, 2, 32), (6, 3, 80), (8, 2, 128)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_kernels_equal_the_dense_mask(dtype, sizes, seed):
+    if kernels() is None:
+        pytest.skip("no compiled kernels here")
+    heads, kv_heads, width = sizes
+    total = 330
+    spans = drawn_forest(seed, total)
+    random = torch.Generator().manual_seed(seed)
+    given = [
+        torch.randn(1, n, total, width, generator=random).to(dtype).requires_grad_()
+        for n in (heads, kv_heads, kv_heads)
+    ]
+    weight = torch.randn(1, heads, total, width, generator=random).to(dtype)
+    context = ForestContext(spans)
+    got = context.attend(0, *given, 0.2)
+    assert context._table is not None
+    grads = torch.autograd.grad((got * weight).sum(), given)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    want = dense(*exact, 0.2, spans)
+    want_grads = torch.autograd.grad((want * weight).sum(), exact)
+    limit = 2e-6 if dtype == torch.float32 else 6e-3
+    for mine, right in zip([got, *grads], [want, *want_grads], strict=True):
+        assert mine.dtype == dtype
+        assert (mine.double() - right).norm() < limit * right.norm()

@@ -103,7 +103,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _own_rows(path: Path, harmful_from: float) -> list[tuple[str, int, str]]:
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             raw = json.loads(line)
             prompt = json.dumps(raw.get("prompt", ""))

@@ -153,7 +153,7 @@ class GateLedger:
         self.path = path
         self.decisions: list[GateDecision] = []
         if path is not None and path.exists():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(path.read_bytes().splitlines(), 1):
                 try:
                     self.decisions.append(GateDecision.from_json(json.loads(line)))
                 except (ValueError, KeyError, TypeError) as error:

@@ -52,7 +52,7 @@ def load_saved(path: Path) -> EvalResult:
 
 def _rows(journal: Path) -> list[EvalRow]:
     found: dict[tuple[str, int], list[EvalRow]] = {}
-    for number, line in enumerate(journal.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(journal.read_bytes().splitlines(), start=1):
         try:
             raw: JSON = json.loads(line)
             if "rows" in raw:

@@ -24,6 +24,7 @@ from transformers import AttentionInterface
 
 from educe.core.forest import Span
 from educe.models.activations import Shelf, Take
+from educe.native.kernels import ForestTable, Kernels, kernels
 
 ATTENTION_NAME = "educe"
 
@@ -290,6 +291,52 @@ def forest_mask(spans: Sequence[Span], device: torch.device | str = "cpu") -> Te
     return allowed
 
 
+class _NativeForest(torch.autograd.Function):
+    """Forest attention by the compiled kernels: no batch of segments, no padding, no copies.
+
+    Gives the output and its log-sum-exp as :class:`_CpuForest` does.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        table: ForestTable,
+        native: Kernels,
+        known: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        if known is None:
+            parts = [_by_token(x) for x in (query, key, value)]
+            rows, sums = native.forest_forward(table, parts[0], parts[1], parts[2], scale)
+            known = rows.unsqueeze(0).transpose(1, 2), sums.unsqueeze(0)
+        out, lse = known
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.scale, ctx.table, ctx.native = scale, table, native
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        query, key, value, out, lse = ctx.saved_tensors
+        found = ctx.native.forest_backward(
+            ctx.table,
+            (_by_token(query), _by_token(key), _by_token(value)),
+            _by_token(out),
+            lse[0],
+            _by_token(grads[0]),
+            ctx.scale,
+        )
+        return *(x.unsqueeze(0).transpose(1, 2) for x in found), None, None, None, None
+
+
+def _by_token(packed_1HTD: Tensor) -> Tensor:
+    """Return [T, H, D], token after token in memory, as projections make them."""
+    return packed_1HTD[0].transpose(0, 1).contiguous()
+
+
 class ForestContext:
     """Attention of a packed forest, for training and scoring. ``spans`` cover all T tokens.
 
@@ -301,6 +348,8 @@ class ForestContext:
     def __init__(self, spans: Sequence[Span], shelf: Shelf | None = None) -> None:
         self.spans = tuple(spans)
         self._batches = _batches(self.spans)
+        self._table: ForestTable | None = None
+        self._is_short = _keys_a_query(self.spans) <= _FEW_KEYS
         self._mask: Tensor | None = None
         self._shelf = shelf
         self._known: dict[int, tuple[Take, Take]] = {}
@@ -309,12 +358,9 @@ class ForestContext:
         self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
     ) -> Tensor:
         if query_1HTD.device.type == "cpu":
-            apply = cast(Callable[..., tuple[Tensor, Tensor]], _CpuForest.apply)
             takes = self._known.pop(layer, None)
             known = None if takes is None else (takes[0](), takes[1]())
-            out, lse = apply(
-                query_1HTD, key_1KTD, value_1KTD, scale, self.spans, self._batches, known
-            )
+            out, lse = self._on_cpu(query_1HTD, key_1KTD, value_1KTD, scale, known)
             if self._shelf is not None and takes is None and out.requires_grad:
                 self._known[layer] = self._shelf.put(out.detach()), self._shelf.put(lse)
             return out
@@ -323,3 +369,49 @@ class ForestContext:
         return torch.nn.functional.scaled_dot_product_attention(
             query_1HTD, key_1KTD, value_1KTD, self._mask, scale=scale, enable_gqa=True
         )
+
+    def _on_cpu(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        known: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor]:
+        native = _serving(query, key, value) if self._is_short else None
+        if native is None:
+            apply = cast(Callable[..., tuple[Tensor, Tensor]], _CpuForest.apply)
+            return apply(query, key, value, scale, self.spans, self._batches, known)
+        if self._table is None:
+            self._table = ForestTable([(s.start, s.end, s.last) for s in self.spans])
+        apply = cast(Callable[..., tuple[Tensor, Tensor]], _NativeForest.apply)
+        return apply(query, key, value, scale, self._table, native, known)
+
+
+def _keys_a_query(spans: Sequence[Span]) -> float:
+    """Return how many tokens a token sees, in the mean."""
+    above: list[Span] = []
+    pairs = num_tokens = 0
+    for span in spans:
+        while above and above[-1].last <= span.start:
+            above.pop()
+        length = span.end - span.start
+        pairs += length * (sum(s.end - s.start for s in above) + (length + 1) // 2)
+        num_tokens += length
+        above.append(span)
+    return pairs / max(1, num_tokens)
+
+
+_FEW_KEYS = 512
+"""Beyond, the flash kernel's matrix products win. Forward and backward of a layer, bf16, two cores,
+ours against its own: 64 segments of 64 tokens 30 against 40 ms; a prompt of 110 with eight answers
+of 73, five times, 59 against 108; one segment of 2,048 (1,024 keys a query) 190 against 137."""
+
+
+def _serving(query: Tensor, key: Tensor, value: Tensor) -> Kernels | None:
+    """Return the compiled kernels where they can read these."""
+    same = query.dtype is key.dtype is value.dtype
+    if not same or query.dtype not in (torch.float32, torch.bfloat16) or query.shape[0] != 1:
+        return None
+    native = kernels()
+    return native if native is not None and native.can_attend(query.shape[-1]) else None

@@ -109,6 +109,53 @@ class _Rotate(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _Heads(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p), ("rows", c_void_p), ("columns", c_void_p), ("other", c_void_p),
+        ("products", c_void_p), ("tokens", c_int64), ("heads", c_int64), ("width", c_int64),
+        ("stride", c_int64), ("scale", c_float), ("narrow", c_int32), ("other_narrow", c_int32),
+    ]  # fmt: skip
+
+
+class _Forest(ctypes.Structure):
+    _fields_ = [
+        ("blocks", c_void_p), ("ranges", c_void_p),
+        ("query_rows", c_void_p), ("key_rows", c_void_p), ("value_rows", c_void_p),
+        ("grad_rows", c_void_p), ("query_columns", c_void_p), ("key_columns", c_void_p),
+        ("value_columns", c_void_p), ("grad_columns", c_void_p), ("lse", c_void_p),
+        ("deltas", c_void_p), ("out", c_void_p), ("grad_keys", c_void_p),
+        ("grad_values", c_void_p), ("num_blocks", c_int64), ("tokens", c_int64),
+        ("heads", c_int64), ("kv_heads", c_int64), ("width", c_int64), ("stride", c_int64),
+        ("scale", c_float), ("narrow", c_int32),
+    ]  # fmt: skip
+
+
+class ForestTable:
+    """Blocks of up to 16 tokens of a forest's segments, and the ranges above each segment.
+
+    Args:
+        spans: (start, end, last) of each segment, depth first: its tokens, then its descendants'.
+    """
+
+    def __init__(self, spans: Sequence[tuple[int, int, int]]) -> None:
+        blocks: list[tuple[int, ...]] = []
+        ranges: list[tuple[int, int]] = []
+        above: list[tuple[int, int, int]] = []
+        for start, end, last in spans:
+            while above and above[-1][2] <= start:
+                above.pop()
+            first_range = len(ranges)
+            ranges += [(a, b) for a, b, _ in above if b > a]
+            how_many = len(ranges) - first_range
+            blocks += [
+                (at, min(at + _LANES, end), start, end, last, first_range, how_many)
+                for at in range(start, end, _LANES)
+            ]
+            above.append((start, end, last))
+        self.blocks = np.array(blocks, np.int64).reshape(-1, 7)
+        self.ranges = np.array(ranges, np.int64).reshape(-1, 2)
+
+
 class Kernels:
     """The opened library."""
 
@@ -119,7 +166,8 @@ class Kernels:
         for name, structure in (
             ("norm", Norm), ("quantise", Quantise), ("gated", Gated), ("attend", Attend),
             ("sample", _Sample), ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
-            ("gate", _Gate), ("logprobs", _Logprobs), ("rotate", _Rotate),
+            ("gate", _Gate), ("logprobs", _Logprobs), ("rotate", _Rotate), ("heads", _Heads),
+            ("forest_forward", _Forest), ("forest_backward", _Forest),
         ):  # fmt: skip
             function = getattr(library, f"educe_{name}")
             function.argtypes = [POINTER(structure)]
@@ -289,6 +337,111 @@ class Kernels:
             )
         )  # fmt: skip
         return out
+
+    def forest_forward(
+        self,
+        table: ForestTable,
+        query_THD: Tensor,
+        key_TKD: Tensor,
+        value_TKD: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the attention [T, H, D] in the inputs' type and its log-sum-exp [H, T] in fp32."""
+        tokens, heads, width = query_THD.shape
+        stride = _stride(tokens)
+        out = torch.empty_like(query_THD)
+        lse = torch.empty(heads, stride)
+        self.use_threads()
+        query, _ = self._heads(query_THD, scale, columns=False)
+        (key, _), (value, _) = (self._heads(x, 1.0, columns=False) for x in (key_TKD, value_TKD))
+        self._library.educe_forest_forward(
+            byref(
+                _Forest(
+                    blocks=table.blocks.ctypes.data, ranges=table.ranges.ctypes.data,
+                    query_rows=query.data_ptr(), key_rows=key.data_ptr(),
+                    value_rows=value.data_ptr(), lse=lse.data_ptr(), out=out.data_ptr(),
+                    num_blocks=len(table.blocks), tokens=tokens, heads=heads,
+                    kv_heads=key_TKD.shape[1], width=width, stride=stride, scale=scale,
+                    narrow=kind(out.dtype),
+                )
+            )
+        )  # fmt: skip
+        return out, lse[:, :tokens]
+
+    def forest_backward(
+        self,
+        table: ForestTable,
+        given: tuple[Tensor, Tensor, Tensor],
+        out_THD: Tensor,
+        lse_HT: Tensor,
+        grad_THD: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of queries, keys and values, in their type."""
+        query_THD, key_TKD, value_TKD = given
+        tokens, heads, width = query_THD.shape
+        stride = _stride(tokens)
+        lse = torch.zeros(heads, stride)
+        lse[:, :tokens] = lse_HT
+        deltas = torch.zeros(heads, stride)
+        self.use_threads()
+        query, query_columns = self._heads(query_THD, scale)
+        (key, key_columns), (value, value_columns) = (
+            self._heads(x, 1.0) for x in (key_TKD, value_TKD)
+        )
+        grad, grad_columns = self._heads(grad_THD, 1.0, other=out_THD, products=deltas)
+        found = tuple(torch.empty_like(x) for x in given)
+        self._library.educe_forest_backward(
+            byref(
+                _Forest(
+                    blocks=table.blocks.ctypes.data, ranges=table.ranges.ctypes.data,
+                    query_rows=query.data_ptr(), key_rows=key.data_ptr(),
+                    value_rows=value.data_ptr(), grad_rows=grad.data_ptr(),
+                    query_columns=query_columns.data_ptr(), key_columns=key_columns.data_ptr(),
+                    value_columns=value_columns.data_ptr(), grad_columns=grad_columns.data_ptr(),
+                    lse=lse.data_ptr(), deltas=deltas.data_ptr(), out=found[0].data_ptr(),
+                    grad_keys=found[1].data_ptr(), grad_values=found[2].data_ptr(),
+                    num_blocks=len(table.blocks), tokens=tokens, heads=heads,
+                    kv_heads=key_TKD.shape[1], width=width, stride=stride, scale=scale,
+                    narrow=kind(query_THD.dtype),
+                )
+            )
+        )  # fmt: skip
+        return found[0], found[1], found[2]
+
+    def _heads(
+        self,
+        x_THD: Tensor,
+        scale: float,
+        columns: bool = True,
+        other: Tensor | None = None,
+        products: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return scaled rows [H, T, D] and columns [H, D, stride] in fp32."""
+        tokens, heads, width = x_THD.shape
+        stride = _stride(tokens)
+        rows = torch.empty(heads, tokens, width)
+        across = torch.empty((heads, width, stride) if columns else 0)
+        self._library.educe_heads(
+            byref(
+                _Heads(
+                    x=x_THD.data_ptr(), rows=rows.data_ptr(),
+                    columns=across.data_ptr() if columns else None,
+                    other=None if other is None else other.data_ptr(),
+                    products=None if products is None else products.data_ptr(),
+                    tokens=tokens, heads=heads, width=width, stride=stride, scale=scale,
+                    narrow=kind(x_THD.dtype),
+                    other_narrow=0 if other is None else kind(other.dtype),
+                )
+            )
+        )  # fmt: skip
+        return rows, across
+
+
+def _stride(tokens: int) -> int:
+    """Return the length of a column: room to read past the end, and no power of two, whose lines
+    would all fall on the same places of a cache."""
+    return (-(-tokens // _LANES) + 1) * _LANES + _LANES * (tokens % 512 < 2 * _LANES)
 
 
 _PART = 64  # rows whose gradients of a norm's weight are summed first

@@ -314,7 +314,9 @@ class FusedForward:
         self._head = self._embedding = None
 
     @torch.no_grad()
-    def hidden(self, tokens_BT: Tensor, positions_BT: Tensor, context: AttentionContext) -> Tensor:
+    def hidden(
+        self, tokens_BT: Tensor, positions_BT: Tensor, context: AttentionContext | JoinedContext
+    ) -> Tensor:
         """Return the states [B, T, W] that ``logits`` reads (before the last norm)."""
         shape = self._shape
         num_rows, length = tokens_BT.shape
@@ -324,6 +326,8 @@ class FusedForward:
             self.kernels.use_threads()
             self._run(self.kernels, x, rotation, (num_rows, length), context)
             return x.view(num_rows, length, shape.width)
+        if isinstance(context, JoinedContext):
+            raise TypeError("this context needs the compiled kernels")
         for number, layer in enumerate(self._layers):
             query, key, value = self._project(layer, x, rotation, num_rows, length)
             seen = context.attend(number, query, key, value, shape.scale)
@@ -337,16 +341,15 @@ class FusedForward:
         x: Tensor,
         rotation: Tensor,
         shape_BT: tuple[int, int],
-        context: AttentionContext,
+        context: AttentionContext | JoinedContext,
     ) -> None:
         """Take the states x [N, W] through all layers, in place, with the compiled kernels."""
         steps = self._steps(kernels, x)
-        attend = context.attend_joined if isinstance(context, JoinedContext) else None
         seen = x.new_empty(len(x), self._shape.heads * self._shape.head_width, dtype=self.dtype)
         for number, layer in enumerate(self._layers):
             joined = steps.joined(layer, rotation)
-            if attend is not None:
-                attend(number, joined, seen)
+            if isinstance(context, JoinedContext):
+                context.attend_joined(number, joined, seen)
             else:
                 read = context.attend(number, *joined.heads(0, *shape_BT), self._shape.scale)
                 seen = read.transpose(1, 2).reshape(len(x), -1)

@@ -73,11 +73,6 @@ class NativeDecodeContext:
             block=_block(len(rows) * store.num_kv_heads), narrow=kind(slots.dtype),
         )  # fmt: skip
 
-    def attend(
-        self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
-    ) -> Tensor:
-        raise NotImplementedError("the compiled kernel reads projections before they are turned")
-
     def attend_joined(self, number: int, joined: Joined, out: Tensor) -> None:
         """Write the attention [R * T, H * D] of layer ``number`` to the first rows of ``out``."""
         arguments, shape = self._arguments, joined.shape
@@ -102,11 +97,6 @@ class NativeMixedContext:
     def __init__(self, decode: NativeDecodeContext, prefill: PrefillContext) -> None:
         self._decode = decode
         self._prefill = prefill
-
-    def attend(
-        self, layer: int, query_1HTD: Tensor, key_1KTD: Tensor, value_1KTD: Tensor, scale: float
-    ) -> Tensor:
-        raise NotImplementedError("the compiled kernel reads projections before they are turned")
 
     def attend_joined(self, number: int, joined: Joined, out: Tensor) -> None:
         self._decode.attend_joined(number, joined, out)

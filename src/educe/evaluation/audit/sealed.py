@@ -96,7 +96,7 @@ def read_sealed(path: Path) -> SealedSet:
     Raises EduceError for a file that is none.
     """
     try:
-        head, *rest = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        head, *rest = [json.loads(line) for line in path.read_bytes().splitlines()]
         if head["format_version"] != FORMAT_VERSION:
             raise EduceError(f"{path}: a sealed set of format {head['format_version']}")
         return SealedSet(
@@ -132,7 +132,7 @@ def open_sealed(
         )
     with path.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        num_looks = len(file.read().splitlines()) - 1
+        num_looks = file.read().count("\n") - 1
         if sealed.max_looks and num_looks >= sealed.max_looks:
             raise EduceError(
                 f"{path}: all {sealed.max_looks} looks are used ("

@@ -24,7 +24,7 @@ _LEADING_NUMBER = re.compile(r"^\s*\$?(-?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?)(?=[\
 
 def json_lines(data: bytes) -> list[dict[str, Any]]:
     """Return the objects of a JSON-lines file."""
-    return [json.loads(line) for line in data.decode("utf-8").splitlines() if line.strip()]
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
 def collect(rows: Sequence[Row], make: Callable[[Row], Item | None]) -> Loaded:

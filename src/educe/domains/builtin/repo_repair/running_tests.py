@@ -90,7 +90,7 @@ def _read(fd: int, pid: int, seconds: float) -> tuple[list[list[str]], str]:
         data += part
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    reports = [json.loads(line) for line in data.decode().splitlines()]
+    reports = [json.loads(line) for line in data.splitlines()]
     if not trouble and not (reports and reports[-1][0].endswith("::")):
         trouble = "its process ended before all tests had run"
     return [report for report in reports if report[1] != "end"], trouble
