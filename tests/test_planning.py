@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,13 @@ def test_memory_adds_what_is_held_and_the_larger_of_what_comes_and_goes(
     memory = predict_memory(plan, shape, FLAT, loads)
     assert memory["weights"] == memory["gradients"] == 4 * shape.num_parameters
     assert memory["optimizer"] == 2 * memory["weights"]
-    assert memory["activations"] == pytest.approx(1e9 * 440 * 1.3 / 1000)
+    # FLAT's training needs more than its sampling with the engine's own weights and cache.
+    assert memory["training or sampling"] == pytest.approx(1e9 * 440 * 1.3 / 1000)
+    assert "engine weights" not in memory
+    many = predict_memory(plan, shape, FLAT, [replace(d, lengths=(9e4,) * 3) for d in loads])
+    assert many["training or sampling"] > 2 * memory["training or sampling"]
+    apart = planned(recipe, 'stages=["rl"]', "engine.workers=2")
+    assert predict_memory(apart, shape, FLAT, loads)["engine weights"] > 0
     assert "checkpoint copy" not in memory
     kept = planned(recipe, 'stages=["rl"]', "checkpoint.every_steps=5")
     assert predict_memory(kept, shape, FLAT, loads)["checkpoint copy"] == 3 * memory["weights"]
@@ -181,7 +188,7 @@ def test_memory_adds_what_is_held_and_the_larger_of_what_comes_and_goes(
 
 def test_the_largest_pack_fits_and_the_next_does_not(recipe: Path, tmp_path: Path) -> None:
     plan = planned(recipe, 'stages=["rl"]')
-    memory = {"weights": 1e9, "activations": 7e8}
+    memory = {"weights": 1e9, "training or sampling": 7e8}
     # 0.9 * 4e9 - 1e9 leaves 2.6e9; a token takes 1e6.
     assert largest_pack(plan, FLAT, memory, 4e9) == 2048
     assert largest_pack(plan, FLAT, memory, 1e9) == 0

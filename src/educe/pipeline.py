@@ -310,6 +310,7 @@ class Pipeline:
         )
         self._number_journal()
         stage = STAGES[stage_kind(name)](parts)
+        self.session.engine.rest()  # until something samples
         guard = StageGuard(
             self.recipe.guards,
             name,

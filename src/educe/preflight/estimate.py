@@ -124,7 +124,7 @@ def _memory(plan: Plan, shape: ModelShape, trained: int) -> dict[str, int]:
     if samples(recipe):
         found["key/value cache"] = _cache(plan, shape, sampling)
         # The fused forward packs copies, and the head apart from the embedding it is tied to.
-        packs = recipe.engine.forward == "auto" and recipe.run.mode != "exact"
+        packs = recipe.engine.forward != "module" and recipe.run.mode != "exact"
         copies = recipe.engine.workers or int(packs or sampling != master)
         if copies:
             head = shape.vocabulary * shape.width if packs and shape.is_tied else 0

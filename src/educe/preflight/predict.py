@@ -283,11 +283,14 @@ def predict_memory(
     """Return bytes by purpose at the run's peak, over its processes on this machine.
 
     What is held all the time is counted as preflight does; what comes and goes is the larger of
-    what training and what sampling adds, as measured.
+    what training and what sampling adds, as measured. The trainer's own engine gives its weights
+    and cache back while an optimizer works, engines in processes of their own keep them.
     """
     recipe, counted = plan.recipe, estimate_run(plan)
     assert counted is not None
-    held = ("weights", "gradients", "optimizer", "reference", "teacher", "engine weights")
+    held = ["weights", "gradients", "optimizer", "reference", "teacher"]
+    if recipe.engine.workers:
+        held.append("engine weights")
     found = {name: float(counted.memory[name]) for name in held if counted.memory.get(name)}
     found["runtime"] = recipe.run.ranks * costs.start_bytes
     adds = [0.0]
@@ -304,10 +307,15 @@ def predict_memory(
         size = shape.cache_values_per_token * BYTES[workspace_of(plan).sampling]
         longest = max((d.lengths[-1] + d.reply_tokens for d in loads), default=0.0)
         prompts = sum(d.share * d.prompt_tokens / d.group_size for d in loads)
-        found["key/value cache"] = rows * (longest + prompts) * size
-        adds.append(costs.sample_bytes(rows))
+        cache = rows * (longest + prompts) * size
+        sampling = costs.sample_bytes(rows)
+        if recipe.engine.workers:
+            found["key/value cache"] = cache
+        else:
+            sampling += cache + counted.memory.get("engine weights", 0)
+        adds.append(sampling)
         found["workers"] = float(recipe.rl.score_workers * _WORKER_BYTES)
-    found["activations"] = max(adds)
+    found["training or sampling"] = max(adds)
     return found
 
 
@@ -320,7 +328,7 @@ def largest_pack(
     Args:
         memory: of :func:`predict_memory`.
     """
-    held = sum(memory.values()) - memory["activations"]
+    held = sum(memory.values()) - memory["training or sampling"]
     room = _FILLED * available - held
     fits = [t for t in _PACK_SIZES if plan.recipe.run.ranks * costs.train_bytes(t) <= room]
     return max(fits, default=0)
