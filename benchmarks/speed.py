@@ -165,7 +165,8 @@ def run_arm(arm: Arm, base: Sequence[str], python: str) -> Run:
             note = f"failed: {last[0][:300]}"
     # Peers print Python's dictionaries too: {'loss': …}.
     lines = [json.loads(text) for text in (out or "").splitlines() if text.startswith('{"')]
-    return {"lines": lines, **({"note": note} if note else {})}
+    stopped = {"stopped_after_s": arm.limit_s} if note.startswith("stopped") else {}
+    return {"lines": lines, **({"note": note} if note else {}), **stopped}
 
 
 def told(found: Run) -> str:

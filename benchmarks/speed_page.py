@@ -28,7 +28,7 @@ class Compared:
 def compared(row: Row, runs: Runs) -> Compared:
     """Return what a row's arms say so far."""
     ours = median_of(row.ours, row.figure, runs)
-    found = {name: median_of(name, row.peer_figure or row.figure, runs) for name in row.peers}
+    found = {name: _peer_value(name, row, runs) for name in row.peers}
     known = {name: value for name, value in found.items() if value is not None}
     best = (max if row.is_rate else min)(known, key=lambda n: known[n]) if known else ""
     peer = known.get(best)
@@ -51,6 +51,16 @@ def compared(row: Row, runs: Runs) -> Compared:
         len(values_of(row.ours, row.figure, runs)),
         tuple(dict.fromkeys(notes)),
     )
+
+
+def _peer_value(name: str, row: Row, runs: Runs) -> float | None:
+    """Return a peer's median; the time that it had where it was always stopped before its end."""
+    figure = row.peer_figure or row.figure
+    value = median_of(name, figure, runs)
+    stopped = [run["stopped_after_s"] for run in runs.get(name, []) if "stopped_after_s" in run]
+    if value is None and figure == "seconds" and stopped:
+        return float(max(stopped))
+    return value
 
 
 def values_of(arm: str, figure: str, runs: Runs) -> list[float]:
@@ -82,7 +92,9 @@ def page(runs: Runs) -> str:
         "1, every weight trained. W2: 4 prompts of 2,048 tokens x 8 completions of at most 64.",
         "Completed tokens count, up to and with the end token. A ratio above 1 speaks for educe;",
         "of several peers the best one counts. Floor: the step's matrix products timed alone, and",
-        "the bytes of the cache and the logits at the rate of a large copy.",
+        "the bytes of the cache and the logits at the rate of a large copy. A peer that was",
+        "stopped counts with the time that it had: the ratio is then a lower bound, and a line",
+        "below says so.",
         "",
         "| row | educe | peer | ratio | wanted | met | runs |",
         "|---|---|---|---|---|---|---|",

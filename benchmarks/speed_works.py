@@ -92,7 +92,7 @@ ARMS = {
     "TRL + peft": Arm("trl_step.py", ("--lora",), "trl", minutes=5),
     "educe long prompts, bf16": Arm("educe_step.py", (*STEP, "--bf16"), work="W2", minutes=1.5),
     "TRL long prompts, one row": Arm(
-        "trl_step.py", ("--rows", "1"), "trl", "W2", minutes=25, limit_s=3600
+        "trl_step.py", ("--rows", "1"), "trl", "W2", minutes=20, limit_s=1300
     ),
 }
 TRL = ("TRL fp32", "TRL bf16")

@@ -162,3 +162,17 @@ def test_our_own_arms_on_a_tiny_model(
     }
     assert not [r for run in runs.values() for r in run if "note" in r]
     assert runs["educe bf16, ends ignored"][0]["lines"][0]["tokens"] == 32
+
+
+def test_a_peer_that_was_stopped_gives_a_lower_bound() -> None:
+    runs = {
+        "educe long prompts, bf16": [{"lines": [{"seconds": 60.0}, {"peak_gb": 5.0}]}],
+        "TRL long prompts, one row": [
+            {"lines": [], "note": "stopped after 1300 s", "stopped_after_s": 1300.0}
+        ],
+    }
+    step = speed_page.compared(ROWS["step-long"], runs)
+    assert step.peer == 1300 and step.is_met
+    assert "- step-long: TRL long prompts, one row: stopped after 1300 s" in speed_page.page(runs)
+    ours = {"educe long prompts, bf16": runs["TRL long prompts, one row"]}
+    assert speed_page.compared(ROWS["step-long"], ours).ours is None

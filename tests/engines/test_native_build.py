@@ -12,7 +12,12 @@ from educe.native import build
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, no compiler on the path, nothing opened yet."""
+    """An empty cache, no compiler on the path, nothing opened yet; one function to compile."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "one.c").write_text('#include "one.h"\nint educe_one(void) { return ONE; }\n')
+    (source / "one.h").write_text("#define ONE 1\n")
+    monkeypatch.setattr(build, "_FOLDER", source)
     monkeypatch.setenv("EDUCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("CC", raising=False)
@@ -67,6 +72,12 @@ def test_compiled_once(fresh):
     assert count.read_text() == "x\n"
     kept = list((fresh.parent / "cache" / "native").iterdir())
     assert len(kept) == 1
+    # Other sources are another library.
+    (build._FOLDER / "one.h").write_text("#define ONE 2\n")
+    library = opened().library
+    assert library is not None and library.educe_one() == 2
+    assert count.read_text() == "x\nx\n"
     # A damaged file in the cache is no reason to go without.
-    kept[0].write_bytes(b"not a library")
+    for path in (fresh.parent / "cache" / "native").iterdir():
+        path.write_bytes(b"not a library")
     assert opened().library is not None

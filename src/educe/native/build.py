@@ -61,14 +61,22 @@ def open_library() -> Opened:
     for compiler in tried:
         for native in _NATIVE:
             try:
-                path = _compiled(compiler, native)
-                library = ctypes.CDLL(str(path))
+                library = _opened(compiler, native)
             except (OSError, subprocess.SubprocessError) as error:
                 complaint = complaint or _short(error)
                 continue
             return Opened(library, f"compiled by {' '.join(compiler)}")
     _log.warning("the fused kernels could not be compiled, torch's are used: %s", complaint)
     return Opened(None, f"could not be compiled: {complaint}")
+
+
+def _opened(compiler: list[str], native: str) -> ctypes.CDLL:
+    path = _compiled(compiler, native)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # damaged in the cache: once more
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(_compiled(compiler, native)))
 
 
 def _compiled(compiler: list[str], native: str) -> Path:
