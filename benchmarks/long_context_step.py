@@ -120,6 +120,8 @@ def w3(folder: Path, given: argparse.Namespace) -> Line:
         arms.append((f"educe{name}", "educe_sequence.py", own_options, sys.executable))
         arms.append((f"TRL{name}", "trl_sequence.py", options, given.trl))
         arms.append((f"transformers{name}", "hf_sequence.py", options, sys.executable))
+    aside = ["--bf16", "--checkpointing", "--offload", *threads, "--no-step"]
+    arms.append(("educe, kept parts in a file", "educe_sequence.py", aside, sys.executable))
     for name, script, options, python in arms:
         if not python:
             row: Line = {"arm": name, "note": "no environment with trl (--trl)"}
