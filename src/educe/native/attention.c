@@ -508,6 +508,16 @@ INLINE void gather(float *sums, float weights[OWN][LANES], const float *rows, in
         for (int j = 0; j < vectors; j++) store(sums + (i * vectors + j) * LANES, held[i][j]);
 }
 
+/* Four rows and their mates from ``first`` on; behind the last one it stands again. */
+INLINE void take(const float *own[OWN], const float *mates[OWN], const float *rows,
+                 const float *mate_rows, int64_t first, int64_t last, int64_t width) {
+    for (int i = 0; i < OWN; i++) {
+        int64_t token = smaller(first + i, last - 1);
+        own[i] = rows + token * width;
+        mates[i] = mate_rows + token * width;
+    }
+}
+
 /* Gradient of up to 16 queries of one head from the keys [first, last). */
 INLINE void query_range(const Forest *a, const Block *block, int64_t head, int64_t first,
                         int64_t last, int causal, float *sums, const int vectors) {
@@ -525,11 +535,7 @@ INLINE void query_range(const Forest *a, const Block *block, int64_t head, int64
             const float *own[OWN], *mate[OWN];
             vf scores[OWN], slopes[OWN];
             float slants[OWN][LANES];
-            for (int i = 0; i < OWN; i++) {
-                int64_t token = smaller(q + i, block->last - 1);
-                own[i] = rows + token * width;
-                mate[i] = grads + token * width;
-            }
+            take(own, mate, rows, grads, q, block->last, width);
             products(own, mate, columns + t, mates + t, a->stride, vectors, scores, slopes);
             for (int i = 0; i < OWN; i++) {
                 int64_t token = smaller(q + i, block->last - 1);
@@ -580,11 +586,7 @@ INLINE void key_range(const Forest *a, const Block *block, int64_t head, int64_t
             const float *own[OWN], *mate[OWN];
             vf scores[OWN], slopes[OWN];
             float shares[OWN][LANES], slants[OWN][LANES];
-            for (int i = 0; i < OWN; i++) {
-                int64_t token = smaller(k + i, block->last - 1);
-                own[i] = keys + token * width;
-                mate[i] = values + token * width;
-            }
+            take(own, mate, keys, values, k, block->last, width);
             products(own, mate, columns + t, mates + t, a->stride, vectors, scores, slopes);
             for (int i = 0; i < OWN; i++) {
                 int64_t token = smaller(k + i, block->last - 1);
