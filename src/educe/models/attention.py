@@ -404,8 +404,9 @@ def _keys_a_query(spans: Sequence[Span]) -> float:
 
 _FEW_KEYS = 512
 """Beyond, the flash kernel's matrix products win. Forward and backward of a layer, bf16, two cores,
-ours against its own: 64 segments of 64 tokens 30 against 40 ms; a prompt of 110 with eight answers
-of 73, five times, 59 against 108; one segment of 2,048 (1,024 keys a query) 190 against 137."""
+ours against its own (``benchmarks/native_attention.py``): five prompts of 110 with eight answers of
+73, 67 against 140 ms; 64 segments of 64 tokens 32 against 30; one segment of 2,048 (1,024 keys a
+query) 188 against 137."""
 
 
 def _serving(query: Tensor, key: Tensor, value: Tensor) -> Kernels | None:
