@@ -12,6 +12,7 @@ from educe.models.logprobs import token_logprobs
 @pytest.mark.parametrize("chunk", [1, 3, 64])
 def test_values_and_gradients_equal_the_plain_formula(monkeypatch, chunk):
     monkeypatch.setattr(logprobs, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(logprobs, "_HEAD_ROWS", 4)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(7, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -30,6 +31,22 @@ def test_values_and_gradients_equal_the_plain_formula(monkeypatch, chunk):
     assert torch.allclose(got.entropy_N, entropy)
     for mine, right in zip(got_grads, want_grads, strict=True):
         assert torch.allclose(mine, right)
+
+
+def test_a_wide_head_gets_a_wide_gradient_of_narrow_rows(monkeypatch):
+    """Summed over chunks in fp32, and not rounded to the rows' type at the end."""
+    monkeypatch.setattr(logprobs, "CHUNK_ROWS", 8)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(64, 16, generator=generator).bfloat16()
+    weight = torch.randn(40, 16, generator=generator).requires_grad_()
+    targets = torch.randint(0, 40, (64,), generator=generator)
+    token_logprobs(hidden, weight, targets, torch.ones(64)).logprobs_N.sum().backward()
+    wide = weight.detach().bfloat16().double().requires_grad_()
+    token_logprobs(hidden.double(), wide, targets, torch.ones(64)).logprobs_N.sum().backward()
+    assert weight.grad is not None and wide.grad is not None
+    assert weight.grad.dtype is torch.float32
+    assert not torch.equal(weight.grad, weight.grad.bfloat16().float())
+    assert (weight.grad - wide.grad).norm() <= 0.01 * wide.grad.norm()
 
 
 def test_no_rows_is_fine():

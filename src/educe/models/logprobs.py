@@ -15,6 +15,8 @@ from educe.native.kernels import Kernels, kernels
 
 CHUNK_ROWS = 512
 _CACHED_VALUES = 300_000
+# Of the vocabulary, as many at a time as their gradient's product needs no room worth speaking of.
+_HEAD_ROWS = 16384
 
 
 class TokenLogprobs(NamedTuple):
@@ -35,6 +37,9 @@ def _blocks(logits_NV: Tensor) -> Iterator[slice]:
 class _ChunkedLogprobs(torch.autograd.Function):
     """Forward keeps the hidden rows only; backward recomputes each chunk's logits.
 
+    The head is cast to the rows' type here, not by the caller: its gradient is summed in fp32 or
+    wider and leaves in the head's own type, without a narrow copy on the way.
+
     With z = logits / temperature and p = softmax(z):
     d logp[target] / dz = onehot(target) - p,  d entropy / dz = -p * (log p + entropy).
     """
@@ -48,8 +53,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs, entropy = (hidden_ND.new_empty(count, dtype=wide) for _ in range(2))
         normaliser = torch.empty_like(logprobs)
         native = _kernels_for(hidden_ND)
+        head_VD = weight_VD.to(hidden_ND.dtype)
         for chunk in _chunks(count):
-            logits_NV = hidden_ND[chunk] @ weight_VD.T
+            logits_NV = hidden_ND[chunk] @ head_VD.T
             if native is not None:
                 native.logprobs(
                     logits_NV,
@@ -90,9 +96,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
             else None
         )
         native = _kernels_for(hidden_ND)
+        head_VD = weight_VD.to(hidden_ND.dtype)
         for chunk in _chunks(len(targets_N)):
             # The gradient of the logits takes the place of the logits, block by block.
-            logits_NV = hidden_ND[chunk] @ weight_VD.T
+            logits_NV = hidden_ND[chunk] @ head_VD.T
             if native is not None:
                 given = None if grad_entropy is None else grad_entropy[chunk].contiguous()
                 native.logprobs(
@@ -120,9 +127,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 grad_z.scatter_add_(1, targets_N[rows].unsqueeze(1), factor)
                 logits_NV[block] = grad_z
             if grad_hidden is not None:
-                grad_hidden[chunk] = logits_NV @ weight_VD
+                grad_hidden[chunk] = logits_NV @ head_VD
             if grad_weight is not None:
-                grad_weight += logits_NV.T @ hidden_ND[chunk]
+                for rows in _runs(len(grad_weight), _HEAD_ROWS):
+                    grad_weight[rows] += logits_NV[:, rows].T @ hidden_ND[chunk]
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight_VD.dtype)
         return grad_hidden, grad_weight, None, None
@@ -135,8 +143,12 @@ def _kernels_for(hidden_ND: Tensor) -> Kernels | None:
 
 
 def _chunks(count: int) -> Iterator[slice]:
-    for first in range(0, count, CHUNK_ROWS):
-        yield slice(first, min(first + CHUNK_ROWS, count))
+    return _runs(count, CHUNK_ROWS)
+
+
+def _runs(count: int, size: int) -> Iterator[slice]:
+    for first in range(0, count, size):
+        yield slice(first, min(first + size, count))
 
 
 def token_logprobs(
@@ -150,8 +162,7 @@ def token_logprobs(
         targets_N: token ids, int64.
         temperature_N: sampling temperature of each row, > 0.
     """
-    weight = weight_VD.to(hidden_ND.dtype)
     targets_N = targets_N.contiguous()
     apply = cast(Any, _ChunkedLogprobs.apply)
-    logprobs, entropy = apply(hidden_ND, weight, targets_N, temperature_N)
+    logprobs, entropy = apply(hidden_ND, weight_VD, targets_N, temperature_N)
     return TokenLogprobs(logprobs, entropy)

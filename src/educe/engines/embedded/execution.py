@@ -110,8 +110,6 @@ class Runner:
         self.forward = forward
         self.exact = exact
         self.device = device
-        # exact mode pads decode rows to the count from which a row's bits stop depending on it.
-        self.row_multiple = 8 if exact else 1
         self.store = CacheStore(config, max_rows, forward.dtype, device)
         self._chains: list[tuple[int, ...]] = []
         self._levels: list[Level] = []
@@ -137,7 +135,7 @@ class Runner:
 
         What stands behind a shorter draft means nothing. No drafts in exact mode.
         """
-        padding = -len(rows) % self.row_multiple
+        padding = self._padding(len(rows))
         width = 1 + max(map(len, drafts), default=0)
         drafts = drafts or [()] * len(rows)
         tokens = [
@@ -151,8 +149,19 @@ class Runner:
             context = self._native(self.forward.kernels, rows, width)
         else:
             context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact, width)
-        hidden = self._hidden(tokens + nothing, positions + nothing, context)[: len(rows)]
-        return self.logits(hidden.reshape(len(rows) * width, -1)).view(len(rows), width, -1)
+        hidden = self._hidden(tokens + nothing, positions + nothing, context)
+        logits = self.logits(hidden.reshape(len(hidden) * width, -1))
+        return logits.view(len(hidden), width, -1)[: len(rows)]
+
+    def _padding(self, num_rows: int) -> int:
+        """Return how many empty rows to decode along with some.
+
+        In exact mode up to the count from which a row's bits stop depending on it. Otherwise up to
+        one of few counts: rows leave one by one, and a CPU's matrix kernel makes plans for every
+        new count, while eight rows cost it what one more does.
+        """
+        is_cpu = self.device.type == "cpu"
+        return -num_rows % _ROW_MULTIPLE if self.exact or (is_cpu and num_rows > _FEW_ROWS) else 0
 
     @torch.no_grad()
     def mixed(
@@ -227,11 +236,15 @@ class Runner:
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [N, V] of states [N, W]."""
-        if self.exact and len(hidden) < self.row_multiple:
-            padded = hidden.new_zeros(self.row_multiple, hidden.shape[1])
+        if self.exact and len(hidden) < _ROW_MULTIPLE:
+            padded = hidden.new_zeros(_ROW_MULTIPLE, hidden.shape[1])
             padded[: len(hidden)] = hidden
             return self.logits(padded)[: len(hidden)]
         return self.forward.logits(hidden)
+
+
+_ROW_MULTIPLE = 8
+_FEW_ROWS = 8
 
 
 def _flat(jobs: Sequence[PrefillJob]) -> tuple[list[int], list[int]]:

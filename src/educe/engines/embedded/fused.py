@@ -345,7 +345,7 @@ class FusedForward:
     ) -> None:
         """Take the states x [N, W] through all layers, in place, with the compiled kernels."""
         steps = self._steps(kernels, x)
-        seen = x.new_empty(len(x), self._shape.heads * self._shape.head_width, dtype=self.dtype)
+        seen = x.new_zeros(len(x), self._shape.heads * self._shape.head_width, dtype=self.dtype)
         for number, layer in enumerate(self._layers):
             joined = steps.joined(layer, rotation)
             if isinstance(context, JoinedContext):
