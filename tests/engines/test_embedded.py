@@ -212,3 +212,26 @@ def test_rest_gives_memory_back_and_changes_nothing(tiny_folder, forward):
     rested.submit(asked[0])
     with pytest.raises(RuntimeError, match="1 requests are unfinished"):
         rested.rest()
+
+
+@pytest.mark.parametrize("forward", ["auto", "torch", "module"])
+def test_rows_are_decoded_in_eights(tiny_folder, monkeypatch, forward):
+    """A CPU's matrix kernel plans for every new count of rows; few of them stay as they are."""
+    model = load(str(tiny_folder))
+    engine = make_engine(model, forward=forward, max_rows=24, drafts=False)
+    counts = []
+    plain = engine._runner.forward.hidden
+
+    def counted(tokens_BT, positions_BT, context):
+        counts.append(len(tokens_BT))
+        return plain(tokens_BT, positions_BT, context)
+
+    monkeypatch.setattr(engine._runner.forward, "hidden", counted)
+    asked = [
+        request(f"r{i}", p, max_tokens=3 + i, ignore_end=True) for i, p in enumerate(prompts(19))
+    ]
+    found = engine.generate(asked)
+    assert set(counts) == {1, 2, 3, 4, 5, 6, 7, 8, 16, 24}
+    for ask, done in zip(asked, found, strict=True):
+        right = plain_logprobs(tiny_folder, ask.prompt_token_ids, done.token_ids)
+        assert torch.allclose(torch.tensor(done.logprobs), right, atol=1e-4)
