@@ -20,9 +20,11 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface
 
 from educe.core.forest import Span
+from educe.models import flex
 from educe.models.activations import Shelf, Take
 from educe.native.kernels import ForestTable, Kernels, kernels
 
@@ -351,6 +353,7 @@ class ForestContext:
         self._table: ForestTable | None = None
         self._is_short = _keys_a_query(self.spans) <= _FEW_KEYS
         self._mask: Tensor | None = None
+        self._blocks: BlockMask | None = None
         self._shelf = shelf
         self._known: dict[int, tuple[Take, Take]] = {}
 
@@ -364,6 +367,12 @@ class ForestContext:
             if self._shelf is not None and takes is None and out.requires_grad:
                 self._known[layer] = self._shelf.put(out.detach()), self._shelf.put(lse)
             return out
+        if flex.serves(query_1HTD):
+            if self._blocks is None:
+                self._blocks = flex.block_mask(flex.last_readers(self.spans, query_1HTD.device))
+            fused = flex.flex_forest(query_1HTD, key_1KTD, value_1KTD, self._blocks, scale)
+            if fused is not None:
+                return fused
         if self._mask is None:
             self._mask = forest_mask(self.spans, query_1HTD.device)
         return torch.nn.functional.scaled_dot_product_attention(
