@@ -240,6 +240,7 @@ def _build_engine(recipe: Recipe, model: LoadedModel, chat: ChatFormat) -> Embed
         dtype=None if settings.dtype == "auto" else getattr(torch, settings.dtype),
         forward=settings.forward,
         drafts=settings.drafts,
+        graphs=settings.cuda_graphs,
     )
 
 

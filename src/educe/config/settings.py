@@ -347,6 +347,11 @@ class EngineSettings(Section):
         description="Where few rows are left, try the tokens that followed the same words before: "
         "the same completions in fewer steps. Never in mode exact.",
     )
+    cuda_graphs: bool = Field(
+        True,
+        description="On CUDA, record decode steps that come again and launch them as a whole. "
+        "Never in mode exact.",
+    )
     prefill_tokens: int = Field(2048, gt=0, description="Prompt tokens computed in one forward.")
     workers: int = Field(
         0, ge=0, description="Rollout processes; 0 samples inside the trainer's process."

@@ -17,7 +17,9 @@ from educe.engines.embedded.cache import CacheStore, Shelf
 from educe.engines.embedded.scheduler import PrefillJob, Row
 from educe.models.attention import flash_forward, merge
 
-_EXTENT_STEP = 16
+# What is read of the slots grows in such steps. On CUDA a step's shapes are recorded (``graphs``),
+# and places that are masked cost less than another recording.
+_EXTENT_STEP, _EXTENT_STEP_CUDA = 16, 128
 
 
 class PrefillContext:
@@ -170,7 +172,8 @@ class DecodeContext:
         place = part + torch.arange(len(rows))[:, None, None] * heads + torch.arange(heads)
         ends = firsts.unsqueeze(1) + torch.arange(width)
         self.places = (place.unsqueeze(3) * capacity + ends[:, None, None]).flatten().to(device)
-        extent = min(-(-max(self.lengths) // _EXTENT_STEP) * _EXTENT_STEP, capacity)
+        step = _EXTENT_STEP_CUDA if device.type == "cuda" else _EXTENT_STEP
+        extent = min(-(-max(self.lengths) // step) * step, capacity)
         self.extent = extent
         bias = torch.zeros(len(rows), 1, width, extent, dtype=store.slots.dtype)
         outside = torch.arange(extent) > ends.unsqueeze(2)

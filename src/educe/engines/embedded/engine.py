@@ -44,6 +44,8 @@ class EmbeddedEngine:
             of the weights) and ``exact`` is off, with compiled kernels where there is a C compiler;
             ``torch`` goes without these kernels; ``module`` runs the module itself.
         drafts: whether few rows try looked-up tokens along with their newest (never if ``exact``).
+        graphs: whether decode steps on CUDA are recorded and launched as a whole (never if
+            ``exact``).
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class EmbeddedEngine:
         dtype: torch.dtype | None = None,
         forward: ForwardChoice = "auto",
         drafts: bool = True,
+        graphs: bool = True,
     ) -> None:
         self._runner = Runner(
             _forward(model, dtype, "module" if exact else forward),
@@ -65,6 +68,7 @@ class EmbeddedEngine:
             model.device,
             max_rows,
             exact,
+            graphs,
         )
         self._exact = exact
         self._longest_draft = _LONGEST_DRAFT if drafts and not exact else 0
@@ -119,7 +123,7 @@ class EmbeddedEngine:
                 f"weights change only at rest, but {self.num_unfinished} requests are unfinished"
             )
         with self.timeline.measure("publish"):
-            self._runner.forward.load()
+            self._runner.load()
         self._rests = False
         self._forget_all()
         self.version = version
@@ -136,13 +140,12 @@ class EmbeddedEngine:
         if self.num_unfinished:
             raise RuntimeError(f"no rest while {self.num_unfinished} requests are unfinished")
         self._forget_all()
-        self._runner.store.release()
-        self._runner.forward.release()
+        self._runner.release()
         self._rests = True
 
     def _wake(self) -> None:
         if self._rests:
-            self._runner.forward.load()
+            self._runner.load()
             self._rests = False
 
     def _forget_all(self) -> None:

@@ -21,6 +21,7 @@ from educe.engines.embedded.attention import (
     PrefillContext,
 )
 from educe.engines.embedded.cache import CacheStore
+from educe.engines.embedded.graphs import DecodeGraphs, cuda_record
 from educe.engines.embedded.native_attention import (
     ChainTable,
     NativeDecodeContext,
@@ -105,9 +106,18 @@ class Runner:
     """Computes the logits that rows are sampled from, and fills the cache."""
 
     def __init__(
-        self, forward: Forward, config: Any, device: torch.device, max_rows: int, exact: bool
+        self,
+        forward: Forward,
+        config: Any,
+        device: torch.device,
+        max_rows: int,
+        exact: bool,
+        graphs: bool = False,
     ) -> None:
         self.forward = forward
+        self._graphs: DecodeGraphs | None = None
+        if graphs and device.type == "cuda" and not exact:
+            self._graphs = DecodeGraphs(self._decoded, cuda_record())
         self.exact = exact
         self.device = device
         self.store = CacheStore(config, max_rows, forward.dtype, device)
@@ -115,6 +125,21 @@ class Runner:
         self._levels: list[Level] = []
         self._table: ChainTable | None = None
         self._regrets: list[float] = []
+
+    def load(self) -> None:
+        """Read the module's weights again."""
+        self._forget_recorded()
+        self.forward.load()
+
+    def release(self) -> None:
+        """Let go of packed weights and of the slots; no row may be running."""
+        self._forget_recorded()
+        self.store.release()
+        self.forward.release()
+
+    def _forget_recorded(self) -> None:
+        if self._graphs is not None:
+            self._graphs.clear()
 
     @torch.no_grad()
     def prefill(self, jobs: Sequence[PrefillJob], book: CacheBook) -> tuple[Tensor, list[int]]:
@@ -144,14 +169,24 @@ class Runner:
         ]
         positions = [[row.next_position + i for i in range(width)] for row in rows]
         nothing = [[0] * width] * padding
-        context: Any
+        tokens_BT, positions_BT = (
+            torch.tensor(numbers + nothing, device=self.device) for numbers in (tokens, positions)
+        )
         if self.forward.kernels is not None:
-            context = self._native(self.forward.kernels, rows, width)
+            native = self._native(self.forward.kernels, rows, width)
+            logits = self._decoded(tokens_BT, positions_BT, native)
         else:
-            context = DecodeContext(self.store, rows, self._levels_of(rows), self.exact, width)
-        hidden = self._hidden(tokens + nothing, positions + nothing, context)
-        logits = self.logits(hidden.reshape(len(hidden) * width, -1))
-        return logits.view(len(hidden), width, -1)[: len(rows)]
+            levels = self._levels_of(rows)
+            context = DecodeContext(self.store, rows, levels, self.exact, width)
+            recorded = self._graphs if width == 1 else None
+            compute = self._decoded if recorded is None else recorded.logits
+            logits = compute(tokens_BT, positions_BT, context)
+        return logits.view(len(tokens_BT), width, -1)[: len(rows)]
+
+    def _decoded(self, tokens_BT: Tensor, positions_BT: Tensor, context: Any) -> Tensor:
+        """Return logits [B * T, V] of the rows' newest tokens."""
+        hidden = self.forward.hidden(tokens_BT, positions_BT, context)
+        return self.logits(hidden.reshape(tokens_BT.numel(), -1))
 
     def _padding(self, num_rows: int) -> int:
         """Return how many empty rows to decode along with some.
