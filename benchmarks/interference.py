@@ -7,7 +7,8 @@ From one SFT start (both formats at random, see interference_domains.py), for ea
 the conflicting domains alone, all four in a plain mix, and all four balanced. Alone or in a mix, a
 domain has the same number of prompts, in the same order. The mixes measure their gradients every
 five rollout batches. All are scored on the same held-out tasks, sampled at temperature 1. The
-queue resumes; OUT/results.jsonl has a line an arm, OUT/summary.json the verdict.
+queue resumes; OUT/results.jsonl has a line an arm, OUT/summary.json the verdict, and the command
+writes its section of docs/balance.md.
 
 Stated beforehand: the matrix tells them apart when the cosine of the conflicting two, averaged over
 the plain mix's measurements and seeds, is below 0 and that of the helping two above 0, each by two
@@ -30,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from arm_queue import Arm, add_queue_options, alone, parsed, run_arms
+from page_section import replace_section
 
 HERE = Path(__file__).resolve().parent
 CONFLICTING, HELPING = ("terse", "wordy"), ("birds", "boats")
@@ -62,6 +64,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=40, help="rollout batches of an arm")
     parser.add_argument("--tasks", type=int, default=100, help="held-out tasks a domain")
+    parser.add_argument("--docs", type=Path, default=Path("docs/balance.md"))
     parser.add_argument("--keep-models", action="store_true", help="keep each arm's weights")
     parser.add_argument(
         "--set", dest="overrides", nargs="*", default=[], metavar="section.key=value"
@@ -84,6 +87,7 @@ def run(given: argparse.Namespace) -> int:
     told["intervals"] = intervals(given.out, done)
     (given.out / "summary.json").write_text(json.dumps(_without_nan(told), indent=1))
     print(report(told))
+    replace_section(given.docs, "interference", page_of(given, told))
     return 0
 
 
@@ -240,6 +244,55 @@ def report(told: Mapping[str, Any]) -> str:
         f"{_word(told['keeps_what_single_reach'])}"
     )
     return "\n".join(lines)
+
+
+def page_of(given: argparse.Namespace, told: Mapping[str, Any]) -> str:
+    """Return the section of the docs, whatever it says."""
+    seeds = told["seeds"]
+    rows = [
+        f"| {name} | {_score(own, 'alone')} | {_score(own, 'plain')} | {_score(own, 'balanced')} | "
+        f"{_interval(told, name, 'plain')} | {_interval(told, name, 'balanced')} |"
+        for name, own in {**told["scores"], **told["helping_scores"]}.items()
+    ]
+    cosines = "; ".join(
+        f"{name} pair {own['cosine']:+.3f} ± {own['error']:.3f}"
+        for name, own in told["pairs"].items()
+    )
+    return "\n\n".join(
+        [
+            "## Measured: domains that conflict, domains that help",
+            f"`python benchmarks/interference.py` wrote this section: seed{'s' * (len(seeds) > 1)} "
+            f"{', '.join(map(str, seeds))}{' (one seed)' if len(seeds) == 1 else ''}, "
+            f"{given.steps} rollout batches of {PROMPTS_A_DOMAIN} prompts a domain, {given.tasks} "
+            "held-out tasks a domain. Verdicts and margins were stated before it was run.",
+            "Cosine of two domains' gradients in the plain mix, mean and standard error: "
+            f"{cosines}. Told apart (below and above zero by two standard errors): "
+            f"**{_word(told['tells_them_apart'])}**.",
+            "\n".join(
+                [
+                    "| domain | alone, % | plain mix | balanced | plain less alone, points | "
+                    "balanced less alone |",
+                    "|---|---|---|---|---|---|",
+                    *rows,
+                ]
+            ),
+            f"Both conflicting domains within {100 * MARGIN:.0f} points of their single-domain "
+            f"score when balanced: **{_word(told['keeps_what_single_reach'])}**. Balanced means "
+            f"{', '.join(f'`{word}`' for word in BALANCED)}.",
+        ]
+    )
+
+
+def _score(own: Mapping[str, float], kind: str) -> str:
+    return f"{100 * own[kind]:.1f}" if kind in own else "-"
+
+
+def _interval(told: Mapping[str, Any], domain: str, kind: str) -> str:
+    found = told["intervals"].get(domain, {}).get(kind)
+    if found is None:
+        return "-"
+    value, low, high = (100 * x for x in found)
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _without_nan(value: Any) -> Any:

@@ -77,7 +77,12 @@ def test_the_verdict_is_the_statement_made_beforehand():
     assert not interference.summarise(rows(cosine=-0.02), [1, 2])["tells_them_apart"]
     lost = interference.summarise(rows(balanced=0.86), [1, 2])
     assert not lost["keeps_what_single_reach"]
-    text = interference.report({**lost, "intervals": {"terse": {"plain": [-0.2, -0.3, -0.1]}}})
+    lost["intervals"] = {"terse": {"plain": [-0.2, -0.3, -0.1]}}
+    page = interference.page_of(interference.parse([]), lost)
+    assert "single-domain score when balanced: **NO**" in page
+    assert "-20.0 [-30.0, -10.0] | - |" in page
+    assert "seeds 1, 2, 40 rollout batches" in page
+    text = interference.report(lost)
     assert "plain - alone: -20.0 [-30.0, -10.0]" in text and "points of alone: NO" in text
 
 
@@ -96,7 +101,9 @@ def test_the_whole_command_on_a_tiny_model(tmp_path, capsys):
     out = tmp_path / "out"
     tiny = ['model.compute_dtype="float32"', 'engine.dtype="float32"', f'model.name="{folder}"']
     tiny += ["sft.num_tasks=8", "sft.batch_size=4", "balance.sketch=64"]
-    command = ["--seeds", "1", "--steps", "2", "--tasks", "2", "--out", str(out), "--set"]
+    page = tmp_path / "page.md"
+    command = ["--seeds", "1", "--steps", "2", "--tasks", "2", "--out", str(out)]
+    command += ["--docs", str(page), "--set"]
     arms = interference.parse([*command, *tiny])
     assert interference.run(arms) == 0
     lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
@@ -108,3 +115,4 @@ def test_the_whole_command_on_a_tiny_model(tmp_path, capsys):
     assert set(told["scores"]) == {"terse", "wordy"} and "told apart" in capsys.readouterr().out
     assert interference.run(interference.parse([*command, *tiny, "--report-only"])) == 0
     assert not (Path(out) / "plain-1" / "models").exists()
+    assert "| terse | " in page.read_text() and "(one seed)" in page.read_text()
