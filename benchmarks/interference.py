@@ -12,9 +12,11 @@ writes its section of docs/balance.md.
 
 Stated beforehand: the matrix tells them apart when the cosine of the conflicting two, averaged over
 the plain mix's measurements and seeds, is below 0 and that of the helping two above 0, each by two
-standard errors over measurements. Balancing keeps what it should when both conflicting domains end
-at most 5 points below their single-domain score, in the mean over seeds; the interval (95 %, over
-tasks and seeds) is printed beside, and so is the plain mix.
+standard errors over measurements (over seeds where that is larger; the latter, and what stands in
+for a run with one measurement, were added when the first three seeds had such a run). Balancing
+keeps what it should when both conflicting domains end at most 5 points below their single-domain
+score, in the mean over seeds; the interval (95 %, over tasks and seeds) is printed beside, and so
+is the plain mix.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -145,7 +147,9 @@ def measurements(folder: Path) -> list[dict[str, Any]]:
 def pair_cosine(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> dict[str, float]:
     """Return the mean over seeds of a pair's last faded mean, and its standard error.
 
-    A run's own error is of its faded mean over measurements; seeds are independent.
+    A run's own error is of its faded mean over measurements; seeds are independent. For a run that
+    saw the pair's gradients together only once the others' errors stand in, and where seeds differ
+    by more than that, their spread counts.
     """
     means, errors = [], []
     for row in rows:
@@ -155,11 +159,16 @@ def pair_cosine(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> dict
         i, j = (last["names"].index(f"copying/{n}") for n in (one, other))
         if last["cosines"][i][j] is not None:
             means.append(last["cosines"][i][j])
-            errors.append(last["errors"][i][j] or math.nan)
+            if last["errors"][i][j]:
+                errors.append(last["errors"][i][j])
     if not means:
         return {"cosine": math.nan, "error": math.nan}
-    error = math.sqrt(sum(e**2 for e in errors)) / len(errors)
-    return {"cosine": fmean(means), "error": error}
+    known = []
+    if errors:
+        known.append(math.sqrt(fmean(e**2 for e in errors) / len(means)))
+    if len(means) > 1:
+        known.append(stdev(means) / math.sqrt(len(means)))
+    return {"cosine": fmean(means), "error": max(known, default=math.nan)}
 
 
 def summarise(rows: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:

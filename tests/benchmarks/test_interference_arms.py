@@ -3,7 +3,9 @@ and the whole command runs on a tiny model."""
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 from pathlib import Path
 
 import interference
@@ -84,6 +86,21 @@ def test_the_verdict_is_the_statement_made_beforehand():
     assert "seeds 1, 2, 40 rollout batches" in page
     text = interference.report(lost)
     assert "plain - alone: -20.0 [-30.0, -10.0]" in text and "points of alone: NO" in text
+
+
+def test_a_run_with_one_measurement_has_no_error_of_its_own():
+    made = rows()
+    once = copy.deepcopy(made["plain-2"]["interference"])
+    once[0]["errors"] = [[None] * 4 for _ in once[0]["names"]]
+    made["plain-2"]["interference"] = once
+    told = interference.summarise(made, [1, 2])["pairs"]["conflicting"]
+    assert told["error"] == pytest.approx(0.02 / 2**0.5)
+    for row in once[0]["cosines"]:  # a seed far from the other
+        row[:] = [value if value is None else value - 0.4 for value in row]
+    told = interference.summarise(made, [1, 2])["pairs"]["conflicting"]
+    assert told["error"] == pytest.approx(0.4 / 2**0.5 / 2**0.5)
+    alone = interference.summarise(made, [2])
+    assert math.isnan(alone["pairs"]["conflicting"]["error"]) and not alone["tells_them_apart"]
 
 
 def test_nothing_measured_is_no_verdict_for_it():
