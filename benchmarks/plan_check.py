@@ -6,8 +6,8 @@
 Each run of ``RUNS`` is probed (what its completions are like), planned with the probe, then run for
 a few steps on the real 135M model. Memory is the proportional set size (PSS) of the trainer and all
 its children, the highest of samples every quarter second; the first step warms up and is not
-counted. About 8 minutes on two idle cores, most of it the runs themselves; a first call measures
-the machine as well (a minute for each pair of types).
+counted. The machine is measured anew for each run, just before it: rented machines change their
+speed from hour to hour. About 8 minutes on two idle cores.
 
 ``--fit`` does the same with the runs of ``FITTED``, which are none of those, and prints what the
 constants should be: the seconds that no measured part accounts for, as a part a step and a part a
@@ -168,7 +168,9 @@ def check(run: Run, steps: int, scratch: Path) -> dict[str, Any]:
         _educe("probe", run.recipe, *overrides, "--json", "--tasks", "6", "--samples", "4"),
         encoding="utf-8",
     )
-    planned = json.loads(_educe("plan", run.recipe, *overrides, "--json", "--probe", str(probe)))
+    planned = json.loads(
+        _educe("plan", run.recipe, *overrides, "--json", "--refresh", "--probe", str(probe))
+    )
     peak, worker_bytes = _run_and_weigh(run.recipe, overrides, folder / "log.txt")
     rows = [r for r in RunReader(folder / "run").metrics() if r.stage == run.stage]
     step_s = statistics.mean(r.wall_time_s for r in rows[1:])

@@ -316,6 +316,12 @@ def test_a_calibration_measures_every_part() -> None:
 def test_what_is_cached_depends_on_all_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {calibration_key(order(**c)) for c in ({}, {"threads": 2}, {"dtype": "bfloat16"})}
     assert len(keys) == 3 and calibration_key(order()) in keys
+    with monkeypatch.context() as other:  # torch's operators instead of compiled kernels
+        other.setenv("EDUCE_NATIVE", "0")
+        assert calibration_key(order()) not in keys
+    with monkeypatch.context() as other:
+        other.setattr("educe.calibration._source_digest", lambda: "other code")
+        assert calibration_key(order()) not in keys
     monkeypatch.setattr("educe.calibration.machine_facts", lambda: {"cores": 99})
     assert calibration_key(order()) not in keys
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from educe.config.settings import Recipe
 from educe.core.cache import cache_folder
 from educe.core.errors import InfrastructureError
 from educe.models.architectures import ModelShape
+from educe.native.build import compilers
 from educe.preflight.costs import Curve, StepCosts
 from educe.preflight.devices import num_cores
 
@@ -35,6 +36,7 @@ _TIMEOUT_S = 1200
 # Layers beyond this many weights are extrapolated from two smaller depths.
 _MEASURED_WEIGHTS = 400_000_000
 _PACKAGES = ("educe", "torch", "transformers")
+_COMPUTING = ("engines", "models", "native", "trainers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +111,32 @@ def measured_costs(
 
 
 def calibration_key(order: CalibrationOrder) -> str:
-    """Return the name of what is measured: machine, versions, shape and types."""
+    """Return the name of what is measured: machine, versions, shape and types.
+
+    Rates of other code are not this code's: what computes counts by its source, and whether its
+    kernels are compiled here.
+    """
     facts = [
         FORMAT,
         order.to_json(),
         machine_facts(),
         {package: version(package) for package in _PACKAGES},
+        _source_digest(),
+        [] if os.environ.get("EDUCE_NATIVE") == "0" else compilers(),
     ]
     text = json.dumps(facts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+@cache
+def _source_digest() -> str:
+    """Return a digest of the source of what a step's time is spent in."""
+    told = hashlib.blake2b(digest_size=10)
+    for part in _COMPUTING:
+        for path in sorted((Path(__file__).parent / part).rglob("*")):
+            if path.suffix in (".py", ".c", ".h"):
+                told.update(path.read_bytes())
+    return told.hexdigest()
 
 
 def machine_facts() -> dict[str, Any]:

@@ -23,13 +23,17 @@ from educe.preflight.workload import DomainLoad
 
 # Contexts at which decode steps are measured (see ``calibration``).
 _MEASURED_CONTEXT = 72
-# Parsing, records and the way through the workers, of one completion; what a step takes besides;
-# a reward worker's memory. First guesses: `python benchmarks/plan_check.py --fit` finds them.
-_HANDLING_S = 0.004
-_STEP_S = 0.15
+# Of an RL step: parsing, records and the way through the workers, of one completion; what a step
+# takes besides (waiting for tools and programs at the tail of a batch, mostly); a reward worker's
+# memory. `python benchmarks/plan_check.py --fit` printed them.
+_HANDLING_S = 0.0
+_STEP_S = 2.07
+# The same of an evaluation's completion and of an SFT step: guesses, which no fit looks at.
+_EVAL_HANDLING_S = 0.004
+_SFT_STEP_S = 0.05
 # Part of a worker's second that the model's threads lose where they share the cores.
 _CROWDING = 0.6
-_WORKER_BYTES = 110 * 1024**2
+_WORKER_BYTES = 40 * 1024**2
 _PLAYED_BATCHES = 4
 # The largest step of a run over the mean one.
 _LARGEST_STEP = 1.3
@@ -243,7 +247,7 @@ def predict_sft_step(plan: Plan, costs: StepCosts, loads: Sequence[DomainLoad]) 
     parts = {
         "forward and backward": _packs_s(costs, tokens, trained, micro) / plan.recipe.run.ranks,
         "optimizer": costs.optimizer_s,
-        "handling": _STEP_S / 3,
+        "handling": _SFT_STEP_S,
     }
     return StepPrediction(parts, 0.0, trained, 0.0, tokens)
 
@@ -269,7 +273,7 @@ def predict_eval(plan: Plan, costs: StepCosts, loads: Sequence[DomainLoad]) -> S
         "decode": decode,
         "prefill": prompts / chunk * costs.prefill_s(chunk),
         "scoring": _scoring_s(costs, equal, worked, plan.recipe.rl.score_workers),
-        "handling": _HANDLING_S * completions,
+        "handling": _EVAL_HANDLING_S * completions,
     }
     return StepPrediction(parts, tokens, 0.0, completions, 0.0)
 
