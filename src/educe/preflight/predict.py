@@ -24,8 +24,8 @@ from educe.preflight.workload import DomainLoad
 # Contexts at which decode steps are measured (see ``calibration``).
 _MEASURED_CONTEXT = 72
 # Of an RL step: parsing, records and the way through the workers, of one completion; what a step
-# takes besides (waiting for tools and programs at the tail of a batch, mostly); a reward worker's
-# memory. `python benchmarks/plan_check.py --fit` printed them.
+# takes besides; a reward worker's memory. `python benchmarks/plan_check.py --fit` printed them, of
+# the quickstart's domains: some of these wait for tools and programs, which may be most of it.
 _HANDLING_S = 0.0
 _STEP_S = 2.07
 # The same of an evaluation's completion and of an SFT step: guesses, which no fit looks at.
