@@ -195,8 +195,8 @@ class Runner:
         one of few counts: rows leave one by one, and a CPU's matrix kernel makes plans for every
         new count, while eight rows cost it what one more does.
         """
-        is_cpu = self.device.type == "cpu"
-        return -num_rows % _ROW_MULTIPLE if self.exact or (is_cpu and num_rows > _FEW_ROWS) else 0
+        pays = self.device.type == "cpu" and num_rows > _ROW_MULTIPLE
+        return -num_rows % _ROW_MULTIPLE if self.exact or pays else 0
 
     @torch.no_grad()
     def mixed(
@@ -279,7 +279,6 @@ class Runner:
 
 
 _ROW_MULTIPLE = 8
-_FEW_ROWS = 8
 
 
 def _flat(jobs: Sequence[PrefillJob]) -> tuple[list[int], list[int]]:
