@@ -27,7 +27,7 @@ from educe.config.settings import Recipe
 from educe.core.cache import cache_folder
 from educe.core.errors import InfrastructureError
 from educe.models.architectures import ModelShape
-from educe.native.build import compilers
+from educe.native.build import compilers, is_off
 from educe.preflight.costs import Curve, StepCosts
 from educe.preflight.devices import num_cores
 
@@ -122,7 +122,7 @@ def calibration_key(order: CalibrationOrder) -> str:
         machine_facts(),
         {package: version(package) for package in _PACKAGES},
         _source_digest(),
-        [] if os.environ.get("EDUCE_NATIVE") == "0" else compilers(),
+        [] if is_off() else compilers(),
     ]
     text = json.dumps(facts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()

@@ -38,6 +38,11 @@ class Opened:
     told: str
 
 
+def is_off() -> bool:
+    """Return whether the user forbids the kernels (``EDUCE_NATIVE=0``)."""
+    return os.environ.get("EDUCE_NATIVE") == "0"
+
+
 def compilers() -> list[list[str]]:
     """Return the commands of C compilers to try: ``$CC``, the system's, then package ziglang's."""
     found = [chosen.split()] if (chosen := os.environ.get("CC")) else []
@@ -52,7 +57,7 @@ def compilers() -> list[list[str]]:
 @functools.cache
 def open_library() -> Opened:
     """Compile if need be and open the library; once a process. ``EDUCE_NATIVE=0`` forbids it."""
-    if os.environ.get("EDUCE_NATIVE") == "0":
+    if is_off():
         return Opened(None, "off (EDUCE_NATIVE=0)")
     tried = compilers()
     if not tried:
