@@ -90,7 +90,10 @@ def _kernels() -> str:
     """Whether sampling has its compiled kernels; they are compiled here if they never were."""
     from educe.native.build import open_library
 
-    return open_library().told
+    opened = open_library()
+    if opened.library is not None and opened.library.educe_has_tiles():
+        return f"{opened.told}, with matrix tiles (AMX)"
+    return opened.told
 
 
 def _sandbox() -> str:

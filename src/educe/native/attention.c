@@ -35,8 +35,13 @@ typedef struct {
     int32_t joined_narrow, narrow; /* narrow: of cache and output */
 } Attend;
 
-#define FETCHED 32768 /* bytes of a slot asked for before its row's segments are read */
+#define FETCHED 32768 /* bytes of a slot's keys, and of its values, asked for ahead */
 #define TOKENS 64 /* of one softmax update */
+
+typedef struct {
+    const char *at, *values;
+    int64_t left, turn, lines; /* lines of 64 bytes: to come; of values; at a time */
+} Ahead;
 
 typedef struct {
     float *queries;          /* [Q, D], scaled */
@@ -44,7 +49,18 @@ typedef struct {
     float *sums;             /* [Q, D]; where pairs are used in their order, see in_order */
     float *tops;             /* [Q] */
     float *weights;          /* [Q] */
+    Ahead *ahead;            /* what is read next, asked for bit by bit */
 } State;
+
+/* Memory waits least when it is asked all the time: a row's slot is fetched in many short runs
+   while the row before it is computed. */
+INLINE void fetch_some(Ahead *ahead) {
+    for (int i = 0; i < ahead->lines && ahead->left > 0; i++, ahead->left--) {
+        if (ahead->left == ahead->turn) ahead->at = ahead->values;
+        __builtin_prefetch(ahead->at, 0, 2);
+        ahead->at += 64;
+    }
+}
 
 /* The scores of up to 16 tokens with one query; what is behind the last token is -inf. */
 INLINE vi lanes(void) {
@@ -65,6 +81,7 @@ INLINE void score_block(const char *keys, int64_t first, int64_t count, const St
     float wide[LANES * (narrow ? width : 1)];
     for (int64_t t = 0; t < count; t += LANES) {
         int64_t many = smaller(count - t, LANES);
+        fetch_some(s->ahead);
         const float *from = (const float *)keys + (first + t) * width;
         if (narrow) {
             const char *at = keys + (first + t) * width * size;
@@ -120,6 +137,7 @@ INLINE void score_pairs(const char *keys, int64_t first, int64_t count, const St
     for (int64_t t = 0; t < count; t += LANES) {
         int64_t many = smaller(count - t, LANES);
         const uint16_t *from = (const uint16_t *)keys + (first + t) * width;
+        fetch_some(s->ahead);
         for (int q = 0; q < num_queries; q++) {
             __m512bh held[vectors / 2];
             vf dots[LANES];
@@ -259,9 +277,174 @@ static void attend_tokens(const char *keys, const char *values, int64_t length, 
     }
 }
 
-/* Ask for memory that is read next: many short runs, which the processor would not foresee. */
-static void fetch(const char *from, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+#if TILES
+
+#define CHUNK 128 /* tokens of one softmax update on tiles */
+#define PART 32   /* tokens that a tile of weights holds */
+
+/* Tiles: 0 scores [16 tokens, queries], 1 keys, 2 queries, 3 weights [queries, 32 tokens], 4 and 5
+   values, 6 and 7 their sums [queries, 16 numbers]. */
+static void shape_attention(int64_t num_queries) {
+    Shapes s = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        s.columns[i] = i == 0 || i == 2 ? (uint16_t)(num_queries * 4) : 64;
+        s.rows[i] = i == 3 || i > 5 ? (uint8_t)num_queries : LANES;
+    }
+    _tile_loadconfig(&s);
+}
+
+/* Scores of four queries with 16 tokens, from rows [16 tokens, 16 queries] to [4 queries, tokens]. */
+INLINE void turn_four(const float *from, float *to, int64_t stride) {
+    __m512 rows[4];
+    for (int i = 0; i < 4; i++) {
+        __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(from + i * LANES));
+        v = _mm512_insertf32x4(v, _mm_loadu_ps(from + (4 + i) * LANES), 1);
+        v = _mm512_insertf32x4(v, _mm_loadu_ps(from + (8 + i) * LANES), 2);
+        rows[i] = _mm512_insertf32x4(v, _mm_loadu_ps(from + (12 + i) * LANES), 3);
+    }
+    __m512d a = (__m512d)_mm512_unpacklo_ps(rows[0], rows[1]);
+    __m512d b = (__m512d)_mm512_unpacklo_ps(rows[2], rows[3]);
+    __m512d c = (__m512d)_mm512_unpackhi_ps(rows[0], rows[1]);
+    __m512d d = (__m512d)_mm512_unpackhi_ps(rows[2], rows[3]);
+    store(to, (vf)_mm512_unpacklo_pd(a, b));
+    store(to + stride, (vf)_mm512_unpackhi_pd(a, b));
+    store(to + 2 * stride, (vf)_mm512_unpacklo_pd(c, d));
+    store(to + 3 * stride, (vf)_mm512_unpackhi_pd(c, d));
+}
+
+/* Scores [queries, CHUNK] of up to CHUNK tokens; behind the last one -inf. */
+INLINE void tile_scores(const uint16_t *keys, int64_t count, const uint32_t *packed,
+                        int64_t num_queries, const int64_t width, float scores[][CHUNK],
+                        Ahead *ahead) {
+    uint16_t edge[LANES * width];
+    float turned[LANES * LANES] __attribute__((aligned(64)));
+    for (int64_t t = 0; t < count; t += LANES) {
+        int64_t many = smaller(count - t, LANES);
+        const uint16_t *from = keys + t * width;
+        fetch_some(ahead);
+        if (many < LANES) { /* what lies behind the end may be nobody's */
+            memset(edge, 0, sizeof edge);
+            memcpy(edge, from, (size_t)(many * width * 2));
+            from = edge;
+        }
+        _tile_zero(0);
+        for (int64_t k = 0; k < width / PART; k++) {
+            _tile_loadd(1, from + k * PART, width * 2);
+            _tile_loadd(2, packed + k * LANES * num_queries, num_queries * 4);
+            _tile_dpbf16ps(0, 1, 2);
+        }
+        _tile_stored(0, turned, LANES * 4);
+        for (int64_t q = 0; q < num_queries; q += 4)
+            turn_four(turned + q, &scores[q][t], CHUNK);
+        if (many < LANES)
+            for (int64_t q = 0; q < num_queries; q++)
+                store(&scores[q][t], masked(load(&scores[q][t]), many));
+    }
+}
+
+/* Values of tokens and their successors side by side: [parts, width / 16] tiles. */
+INLINE void interleave(const uint16_t *values, int64_t count, const int64_t width, char *tiles,
+                       Ahead *ahead) {
+    const __m512i none = _mm512_setzero_si512();
+    for (int64_t t = 0; t < (count + PART - 1) / PART * PART; t += 2) {
+        const uint16_t *at = values + t * width;
+        char *to = tiles + t / PART * (width / LANES) * 1024 + t % PART / 2 * 64;
+        if (t % 8 == 0) fetch_some(ahead);
+        for (int64_t j = 0; j < width; j += 2 * LANES, to += 2 * 1024) {
+            __m512i a = t < count ? (__m512i)pairs(at + j) : none;
+            __m512i b = t + 1 < count ? (__m512i)pairs(at + width + j) : none;
+            _mm512_storeu_si512(to, _mm512_unpacklo_epi16(a, b));
+            _mm512_storeu_si512(to + 1024, _mm512_unpackhi_epi16(a, b));
+        }
+    }
+}
+
+/* Up to CHUNK tokens seen by ``num_queries`` of the state's queries. */
+INLINE void tile_attend(const char *keys, const char *values, int64_t length, const State *s,
+                        int64_t query, int64_t num_queries, const int64_t width,
+                        int64_t *shaped) {
+    char tiles[CHUNK / PART * (width / LANES) * 1024] __attribute__((aligned(64)));
+    uint32_t packed[LANES * width / 2];
+    float scores[LANES + 3][CHUNK] __attribute__((aligned(64)));
+    uint16_t shares[LANES][CHUNK] __attribute__((aligned(64)));
+    float found[LANES][PART] __attribute__((aligned(64)));
+    for (int64_t first = 0; first < length; first += CHUNK) {
+        int64_t count = smaller(length - first, CHUNK);
+        int64_t parts = (count + PART - 1) / PART;
+        interleave((const uint16_t *)values + first * width, count, width, tiles, s->ahead);
+        for (int64_t from = query; from < query + num_queries; from += LANES) {
+            int64_t many = smaller(query + num_queries - from, LANES);
+            if (many != *shaped) shape_attention(*shaped = many);
+            const uint32_t *words = (const uint32_t *)(s->narrow_queries + from * width);
+            for (int64_t w = 0; w < width / 2; w++)
+                for (int64_t q = 0; q < many; q++) packed[w * many + q] = words[q * width / 2 + w];
+            tile_scores((const uint16_t *)keys + first * width, count, packed, many, width, scores,
+                        s->ahead);
+            for (int64_t q = 0; q < many; q++) {
+                vf top = all(-__builtin_inff()), weight = all(0.0f);
+                for (int64_t t = 0; t < count; t += LANES) top = larger(top, load(&scores[q][t]));
+                float best = largest(top), before = s->tops[from + q];
+                float *sums = s->sums + (from + q) * width;
+                if (best > before) {
+                    float by = exponential1(before - best);
+                    s->weights[from + q] *= by;
+                    for (int64_t i = 0; i < width; i += LANES) store(sums + i, load(sums + i) * by);
+                    s->tops[from + q] = before = best;
+                }
+                for (int64_t t = 0; t < parts * PART; t += LANES) {
+                    vf w = t < count ? exponential(load(&scores[q][t]) - before) : all(0.0f);
+                    vh h = narrowed(w);
+                    memcpy(&shares[q][t], &h, sizeof h);
+                    weight += w;
+                }
+                s->weights[from + q] += total(weight);
+            }
+            for (int64_t i = 0; i < width; i += PART) {
+                const char *at = tiles + i / LANES * 1024;
+                _tile_zero(6);
+                _tile_zero(7);
+                for (int64_t p = 0; p < parts; p++, at += width / LANES * 1024) {
+                    _tile_loadd(3, &shares[0][p * PART], CHUNK * 2);
+                    _tile_loadd(4, at, 64);
+                    _tile_loadd(5, at + 1024, 64);
+                    _tile_dpbf16ps(6, 3, 4);
+                    _tile_dpbf16ps(7, 3, 5);
+                }
+                _tile_stored(6, &found[0][0], PART * 4);
+                _tile_stored(7, &found[0][LANES], PART * 4);
+                for (int64_t q = 0; q < many; q++)
+                    for (int64_t j = 0; j < PART; j += LANES) {
+                        float *sum = s->sums + (from + q) * width + i + j;
+                        store(sum, load(sum) + load(&found[q][j]));
+                    }
+            }
+        }
+    }
+}
+
+#define TILED(D)                                                                                  \
+    static void tile_attend_##D(const char *k, const char *v, int64_t length, const State *s,     \
+                                int64_t query, int64_t num_queries, int64_t *shaped) {            \
+        tile_attend(k, v, length, s, query, num_queries, D, shaped);                              \
+    }
+TILED(32) TILED(64) TILED(96) TILED(128)
+typedef void (*tiled_t)(const char *, const char *, int64_t, const State *, int64_t, int64_t,
+                        int64_t *);
+static const tiled_t tiled_table[5] = {NULL, tile_attend_32, tile_attend_64, tile_attend_96,
+                                       tile_attend_128};
+#endif
+
+/* Prepare to ask for a row's slot while ``reads`` tokens are read. */
+static void look_ahead(Ahead *ahead, const Attend *a, int64_t place, int64_t head, int64_t reads) {
+    *ahead = (Ahead){0};
+    if (place >= a->rows) return;
+    int64_t row = a->order[place];
+    int64_t bytes = smaller(a->lengths[row] * a->width * (a->narrow ? 2 : 4), FETCHED);
+    ahead->at = a->slots + row * a->slot_row + head * a->slot_head;
+    ahead->values = ahead->at + a->slot_values;
+    ahead->turn = (bytes + 63) / 64;
+    ahead->left = 2 * ahead->turn;
+    ahead->lines = ahead->left * LANES / (3 * reads + 3) + 1; /* asked thrice in 16 tokens */
 }
 
 /* One head's part of one token, to fp32: scaled, biased, normalised and turned. */
@@ -284,10 +467,62 @@ static void read_head(const Attend *a, int64_t token, int64_t head, int turns, f
             store(out + i, load(out + i) * root * load(a->head_norms + at + i));
     }
     const float *rotation = a->rotation + token * width;
-    for (int64_t i = 0; i < width; i += 2) {
-        float x = out[i], y = out[i + 1], c = rotation[i], d = rotation[i + 1];
-        out[i] = (x * c - y * d) * by;
-        out[i + 1] = (x * d + y * c) * by;
+    const vf signs = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+    for (int64_t i = 0; i < width; i += LANES) {
+        vf x = load(out + i), angles = load(rotation + i);
+        vf cosines = __builtin_shufflevector(angles, angles, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10,
+                                             12, 12, 14, 14);
+        vf sines = __builtin_shufflevector(angles, angles, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11,
+                                           13, 13, 15, 15);
+        store(out + i, (x * cosines + swap1(x) * sines * signs) * by);
+    }
+}
+
+/* Whether two rows see the same segments. */
+static int same_chain(const Attend *a, int64_t row, int64_t other) {
+    int64_t first = a->starts[row], many = a->starts[row + 1] - first, at = a->starts[other];
+    if (a->starts[other + 1] - at != many) return 0;
+    for (int64_t i = 0; i < many; i++)
+        if (a->segments[first + i].keys != a->segments[at + i].keys) return 0;
+    return 1;
+}
+
+typedef struct {
+    const Attend *a;
+    const attend_t *table;
+    const State *s;
+    int64_t shaped; /* queries that the tiles are shaped for */
+} Reader;
+
+/* A range that ``num_queries`` queries see. */
+static void read_range(Reader *r, const char *keys, const char *values, int64_t length,
+                       int64_t query, int64_t num_queries) {
+#if TILES
+    int64_t width = r->a->width;
+    if (educe_tiles && r->a->narrow && width % PART == 0 && width / PART <= 4) {
+        tiled_table[width / PART](keys, values, length, r->s, query, num_queries, &r->shaped);
+        return;
+    }
+#endif
+    attend_tokens(keys, values, length, r->s, query, num_queries, r->table);
+}
+
+/* Read the new tokens of a row: its keys and values to the slot, its queries to the state. */
+static void read_row(const Attend *a, int64_t row, int64_t head, float *queries) {
+    int64_t width = a->width, group = a->heads / a->kv_heads, length = a->lengths[row];
+    char *keys = a->slots + row * a->slot_row + head * a->slot_head;
+    char *values = keys + a->slot_values;
+    float part[width];
+    for (int64_t t = 0; t < a->new_tokens; t++) {
+        int64_t token = row * a->new_tokens + t, at = (length + t) * width;
+        read_head(a, token, a->heads + head, 1, 1.0f, part);
+        for (int64_t i = 0; i < width; i += LANES)
+            store_kind(keys, at + i, load(part + i), a->narrow);
+        read_head(a, token, a->heads + a->kv_heads + head, 0, 1.0f, part);
+        for (int64_t i = 0; i < width; i += LANES)
+            store_kind(values, at + i, load(part + i), a->narrow);
+        for (int64_t g = 0; g < group; g++)
+            read_head(a, token, head * group + g, 1, a->scale, queries + (t * group + g) * width);
     }
 }
 
@@ -295,62 +530,64 @@ static void attend_item(const void *arguments, int64_t item) {
     const Attend *a = arguments;
     int64_t head = item % a->kv_heads, block = item / a->kv_heads;
     int64_t width = a->width, group = a->heads / a->kv_heads, fresh = a->new_tokens;
-    int64_t num_queries = group * fresh;
-    const attend_t *table = attend_table[width / LANES][a->narrow];
+    int64_t first = block * a->block, last = smaller(first + a->block, a->rows);
+    int64_t own = group * fresh, num_queries = own * (last - first);
     float queries[num_queries * width], sums[num_queries * width];
-    float tops[num_queries], weights[num_queries], part[width];
+    float tops[num_queries], weights[num_queries];
     uint16_t narrow_queries[num_queries * width];
-    State s = {queries, narrow_queries, sums, tops, weights};
     int paired = uses_pairs(width / LANES, a->narrow);
-    int64_t last = (block + 1) * a->block;
-    for (int64_t place = block * a->block; place < a->rows && place < last; place++) {
-        int64_t row = a->order[place], length = a->lengths[row];
-        char *keys = a->slots + row * a->slot_row + head * a->slot_head;
-        char *values = keys + a->slot_values;
-        int64_t bytes = length * width * (a->narrow ? 2 : 4);
-        fetch(keys, smaller(bytes, FETCHED));
-        fetch(values, smaller(bytes, FETCHED));
-        for (int64_t t = 0; t < fresh; t++) {
-            int64_t token = row * fresh + t, at = (length + t) * width;
-            read_head(a, token, a->heads + head, 1, 1.0f, part);
-            for (int64_t i = 0; i < width; i += LANES)
-                store_kind(keys, at + i, load(part + i), a->narrow);
-            read_head(a, token, a->heads + a->kv_heads + head, 0, 1.0f, part);
-            for (int64_t i = 0; i < width; i += LANES)
-                store_kind(values, at + i, load(part + i), a->narrow);
-            for (int64_t g = 0; g < group; g++)
-                read_head(a, token, head * group + g, 1, a->scale,
-                          queries + (t * group + g) * width);
-        }
-        for (int64_t i = 0; paired && i < num_queries * width; i += LANES)
-            store_kind(narrow_queries, i, load(queries + i), 1);
-        memset(sums, 0, sizeof sums);
-        for (int64_t q = 0; q < num_queries; q++) {
-            tops[q] = -__builtin_inff();
-            weights[q] = 0.0f;
-        }
+    Ahead ahead;
+    State s = {queries, narrow_queries, sums, tops, weights, &ahead};
+    Reader reader = {a, attend_table[width / LANES][a->narrow], &s, 0};
+    memset(sums, 0, sizeof sums);
+    for (int64_t q = 0; q < num_queries; q++) {
+        tops[q] = -__builtin_inff();
+        weights[q] = 0.0f;
+    }
+    for (int64_t place = first; place < last; place++)
+        read_row(a, a->order[place], head, queries + (place - first) * own * width);
+    for (int64_t i = 0; paired && i < num_queries * width; i += LANES)
+        store_kind(narrow_queries, i, load(queries + i), 1);
+    /* Rows that see the same segments read them together. */
+    for (int64_t place = first, next; place < last; place = next) {
+        int64_t row = a->order[place], reads = 0;
+        for (next = place + 1; next < last && same_chain(a, row, a->order[next]);) next++;
+        for (int64_t i = a->starts[row]; i < a->starts[row + 1]; i++) reads += a->segments[i].length;
+        look_ahead(&ahead, a, place, head, reads);
         for (int64_t i = a->starts[row]; i < a->starts[row + 1]; i++) {
             const Segment *part_of = a->segments + i;
             const char *from =
                 (const char *)part_of->keys + a->layer * part_of->layer + head * part_of->head;
-            attend_tokens(from, from + part_of->values, part_of->length, &s, 0, num_queries, table);
+            read_range(&reader, from, from + part_of->values, part_of->length,
+                       (place - first) * own, (next - place) * own);
         }
-        /* What is in the slot all new tokens see, then each sees itself and those before it. */
-        if (fresh == 1)
-            attend_tokens(keys, values, length + 1, &s, 0, num_queries, table);
-        else
-            for (int64_t t = 0; t < fresh; t++)
-                attend_tokens(keys, values, length + t + 1, &s, t * group, group, table);
+        for (int64_t at = place; at < next; at++) {
+            int64_t one = a->order[at], length = a->lengths[one], query = (at - first) * own;
+            const char *keys = a->slots + one * a->slot_row + head * a->slot_head;
+            const char *values = keys + a->slot_values;
+            look_ahead(&ahead, a, at + 1, head, length + 1);
+            /* What is in the slot all new tokens see, then each sees itself and those before. */
+            if (fresh == 1)
+                read_range(&reader, keys, values, length + 1, query, own);
+            else
+                for (int64_t t = 0; t < fresh; t++)
+                    read_range(&reader, keys, values, length + t + 1, query + t * group, group);
+        }
+    }
+#if TILES
+    if (reader.shaped) _tile_release();
+#endif
+    for (int64_t place = first; place < last; place++)
         for (int64_t t = 0; t < fresh; t++)
             for (int64_t g = 0; g < group; g++) {
-                int64_t q = t * group + g;
-                int64_t to = ((row * fresh + t) * a->heads + head * group + g) * width;
+                int64_t q = (place - first) * own + t * group + g;
+                int64_t to =
+                    ((a->order[place] * fresh + t) * a->heads + head * group + g) * width;
                 float by = 1.0f / weights[q];
                 if (paired) in_order(sums + q * width, width);
                 for (int64_t i = 0; i < width; i += LANES)
                     store_kind(a->out, to + i, load(sums + q * width + i) * by, a->narrow);
             }
-    }
 }
 
 void educe_attend(const Attend *a) {
@@ -435,7 +672,8 @@ static void forest_forward_item(const void *arguments, int64_t item) {
     const attend_t *table = attend_table[width / LANES][0];
     float queries[num_queries * width], sums[num_queries * width];
     float tops[num_queries], weights[num_queries];
-    State s = {queries, NULL, sums, tops, weights};
+    Ahead nothing = {0};
+    State s = {queries, NULL, sums, tops, weights, &nothing};
     memset(sums, 0, sizeof sums);
     for (int64_t q = 0; q < num_queries; q++) {
         int64_t token = block->first + q / group, own = head * group + q % group;

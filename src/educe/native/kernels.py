@@ -62,6 +62,23 @@ class Attend(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Product(ctypes.Structure):
+    """x W^T on tiles; see products.c."""
+
+    _fields_ = [
+        ("x", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("row_scales", c_void_p),
+        ("scales", c_void_p), ("out", c_void_p),
+        ("rows", c_int64), ("bytes", c_int64), ("outputs", c_int64),
+        ("integers", c_int32), ("gated", c_int32), ("out_kind", c_int32),
+    ]  # fmt: skip
+
+
+class _Pack(ctypes.Structure):
+    _fields_ = [
+        ("weight", c_void_p), ("out", c_void_p), ("outputs", c_int64), ("words", c_int64),
+    ]  # fmt: skip
+
+
 class _Sample(ctypes.Structure):
     _fields_ = [
         ("logits", c_void_p), ("temperatures", c_void_p), ("draws", c_void_p),
@@ -165,7 +182,8 @@ class Kernels:
         library.educe_can_attend.argtypes = [c_int64]
         for name, structure in (
             ("norm", Norm), ("quantise", Quantise), ("gated", Gated), ("attend", Attend),
-            ("sample", _Sample), ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
+            ("sample", _Sample), ("pack", _Pack), ("product", Product),
+            ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
             ("gate", _Gate), ("logprobs", _Logprobs), ("rotate", _Rotate), ("heads", _Heads),
             ("forest_forward", _Forest), ("forest_backward", _Forest),
         ):  # fmt: skip
@@ -173,6 +191,8 @@ class Kernels:
             function.argtypes = [POINTER(structure)]
             function.restype = None
         self._parallel = _parallel_address()
+        # Asks the system for leave to use them, once a process.
+        self.has_tiles = bool(library.educe_has_tiles())
 
     def use_threads(self) -> None:
         """Take as many threads as torch has now, from torch's own pool."""
@@ -192,6 +212,17 @@ class Kernels:
 
     def attend(self, arguments: Attend) -> None:
         self._library.educe_attend(byref(arguments))
+
+    def product(self, arguments: Product) -> None:
+        self._library.educe_product(byref(arguments))
+
+    def pack(self, weight_OI: Tensor, out: Tensor) -> None:
+        """Write the weight in the order of the tiles to as many bytes."""
+        words = weight_OI.shape[1] * weight_OI.itemsize // 4
+        self.use_threads()
+        self._library.educe_pack(
+            byref(_Pack(weight_OI.data_ptr(), out.data_ptr(), len(weight_OI), words))
+        )
 
     def sample(
         self, logits_RV: Tensor, temperatures_R: Sequence[float], draws_R: np.ndarray

@@ -12,11 +12,33 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
+#define WIDE 1 /* vectors are registers of this processor */
+#else
+#define WIDE 0
+#endif
+#if WIDE && defined(__AVX512BF16__)
 #define PAIRS 1 /* one instruction multiplies pairs of bf16 and adds them in fp32 */
 #else
 #define PAIRS 0
+#endif
+
+#if PAIRS && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && \
+    defined(__linux__)
+#define TILES 1 /* matrices of 16 rows of 64 bytes are multiplied at once */
+#else
+#define TILES 0
+#endif
+extern int educe_tiles; /* and the system lets us */
+
+#if TILES
+/* Rows and bytes of a row of the eight tiles. */
+typedef struct {
+    uint8_t palette, start, reserved[14];
+    uint16_t columns[16];
+    uint8_t rows[16];
+} Shapes;
 #endif
 
 typedef float vf __attribute__((vector_size(64)));
@@ -70,10 +92,17 @@ INLINE vf load_narrow(const uint16_t *from) {
 }
 
 INLINE vh narrowed(vf v) {
+#if PAIRS
+    __m256bh h = _mm512_cvtneps_pbh((__m512)v); /* the same, but numbers below 1e-38 become zero */
+    vh out;
+    memcpy(&out, &h, sizeof out);
+    return out;
+#else
     vu bits = (vu)v;
     vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     vu number = (vu)(v == v);
     return __builtin_convertvector((rounded & number) | (~number & 0x7fc0u), vh);
+#endif
 }
 
 INLINE vf load_kind(const void *from, int64_t at, int narrow) {
@@ -97,7 +126,13 @@ INLINE float scalar_kind(const void *from, int64_t at, int narrow) {
 }
 
 INLINE vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
+INLINE vf larger(vf a, vf b) {
+#if WIDE
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return pick(a > b, a, b);
+#endif
+}
 
 INLINE vf swap8(vf v) {
     return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -148,14 +183,7 @@ INLINE vf totals(vf v[LANES]) {
 
 /* e^x to about 1 ulp; 0 below -87.3 (the smallest normal number), e^88 from there on. Range reduction by
    ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln 2 / 2 (next term: 4e-10). */
-INLINE vf exponential(vf x) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    vi gone = x < -87.3f; /* not of what is no number, which stays none */
-    vf safe = pick(gone, all(0.0f), pick(x > 88.0f, all(88.0f), x));
-    vf shifted = safe * 1.44269504088896341f + magic;
-    vf n = shifted - magic;
-    vf r = safe - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
+INLINE vf polynomial(vf r) {
     vf p = all(1.0f / 5040);
     p = p * r + 1.0f / 720;
     p = p * r + 1.0f / 120;
@@ -163,9 +191,39 @@ INLINE vf exponential(vf x) {
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    return p * r + 1.0f;
+}
+
+INLINE vf exponential(vf x) {
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+#if WIDE
+    __mmask16 there = _mm512_cmp_ps_mask((__m512)x, (__m512)all(-87.3f), _CMP_NLT_UQ);
+    vf safe = (vf)_mm512_min_ps((__m512)all(88.0f), (__m512)x); /* x where it is no number */
+    vf n = (safe * 1.44269504088896341f + magic) - magic;
+    vf r = safe - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    return (vf)_mm512_maskz_scalef_ps(there, (__m512)polynomial(r), (__m512)n);
+#else
+    vi gone = x < -87.3f; /* not of what is no number, which stays none */
+    vf safe = pick(gone, all(0.0f), pick(x > 88.0f, all(88.0f), x));
+    vf shifted = safe * 1.44269504088896341f + magic;
+    vf n = shifted - magic;
+    vf r = safe - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
     vi power = (((vi)shifted - 0x4b400000) + 127) << 23;
-    return pick(gone, all(0.0f), p * (vf)power);
+    return pick(gone, all(0.0f), polynomial(r) * (vf)power);
+#endif
+}
+
+/* x / (1 + e^-x) */
+INLINE vf silu(vf x) {
+    vf below = 1.0f + exponential(-x);
+#if PAIRS
+    vf guess = (vf)_mm512_rcp14_ps((__m512)below); /* one step of Newton's makes 14 bits 24 or so */
+    return x * (guess * (2.0f - below * guess));
+#else
+    return x / below;
+#endif
 }
 
 INLINE float exponential1(float x) { return exponential(all(x))[0]; }

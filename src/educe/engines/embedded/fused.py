@@ -14,7 +14,8 @@ What is joined or folded, all of it exact algebra (rounding aside):
 - the residual stream stays in fp32 or wider, as under the trainer's autocast;
 - with compiled kernels (``educe.native``) what stands between two products is one pass: adding to
   the residual stream with the next norm, and the attention of decoding with rotary embedding and
-  cache.
+  cache;
+- on processors with matrix tiles (AMX), bf16 and 8-bit products are ours too (``tiles.py``).
 
 ``tests/engines/test_fused.py`` proves it equal to the module for every supported architecture. The
 private torch operators that it calls are pinned there too; without them it uses plain products.
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from educe.engines.embedded.tiles import TiledGate, TiledMatrix, Tiles, suit_tiles
 from educe.models.attention import AttentionContext
 from educe.models.load import LoadedModel, merged_state
 from educe.native.kernels import BFLOAT16, FLOAT32, NOTHING, Kernels, Norm, fits, kernels
@@ -81,6 +83,20 @@ class _Matrix:
 _PACK_ROWS = 64
 
 
+class _Gate:
+    """silu(gate) * up, two matrices of one input."""
+
+    def __init__(self, gate: Any, up: Any) -> None:
+        self.gate, self.up = gate, up
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self.up.times(x, self.gate.silu(x))
+        return out
+
+
+_EDGES = 1024  # bytes a layer, for matrices that begin at whole lines
+
+
 def _packs(weight: Tensor) -> bool:
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
@@ -118,8 +134,10 @@ class _Layer:
             read(attention + "o_proj.weight"), _optional(state, attention + "o_proj.bias")
         )
         self.norms = (before, between)
-        self.gate = shape.matrix(shape.folded(read(mlp + "gate_proj.weight"), between))
-        self.up = shape.matrix(shape.folded(read(mlp + "up_proj.weight"), between))
+        self.feed = shape.gate(
+            shape.folded(read(mlp + "gate_proj.weight"), between),
+            shape.folded(read(mlp + "up_proj.weight"), between),
+        )
         self.down = shape.matrix(read(mlp + "down_proj.weight"))
         self.head_norms: Tensor | None = None
         if attention + "q_norm.weight" in state:
@@ -152,6 +170,7 @@ class _Shape:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
         self.scale = self.head_width**-0.5
+        self.tiles: Tiles | None = None  # where there are such, and all layers' matrices suit them
 
     def folded(self, weight: Tensor, norm: Tensor) -> Tensor:
         """Return a projection [O, W] that reads what comes before the norm's own weight [W]."""
@@ -160,7 +179,34 @@ class _Shape:
     def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Any:
         """Return a linear layer in the compute type; a narrower forward makes its own kind."""
         bias = None if bias is None else bias.to(self.dtype)
-        return _Matrix(weight.to(self.dtype).contiguous(), bias)
+        weight = weight.to(self.dtype).contiguous()
+        if self.tiles is not None and suit_tiles(*weight.shape, weight.dtype):
+            return TiledMatrix(self.tiles, weight, bias)
+        return _Matrix(weight, bias)
+
+    def gate(self, gate: Tensor, up: Tensor) -> Any:
+        """Return silu(x G^T) * (x U^T) of a layer."""
+        if self.tiles is not None:
+            return TiledGate(self.tiles, gate.to(self.dtype), up.to(self.dtype))
+        return _Gate(self.matrix(gate), self.matrix(up))
+
+    def matrices(self) -> list[tuple[int, int]]:
+        """Return the outputs and inputs of a layer's matrices, the gate's and its mate's as one."""
+        attended = self.heads * self.head_width
+        joined = attended + 2 * self.kv_heads * self.head_width
+        wide, fed = self.width, self.feed_width
+        return [(joined, wide), (wide, attended), (2 * fed, wide), (wide, fed)]
+
+    def suits_tiles(self) -> bool:
+        """Return whether all of a layer's matrices fill whole tiles."""
+        # A panel of the gate and one of its mate take turns.
+        whole = self.feed_width % 32 == 0
+        return whole and all(suit_tiles(*m, self.narrow) for m in self.matrices())
+
+    @property
+    def narrow(self) -> torch.dtype:
+        """The narrowest type of a matrix."""
+        return self.dtype
 
 
 class Joined:
@@ -238,7 +284,7 @@ class Steps:
 
     def add_feed_forward(self, layer: _Layer) -> None:
         normed = self._next()
-        self._pending = layer.down(layer.up.times(normed, layer.gate.silu(normed)))
+        self._pending = layer.down(layer.feed(normed))
 
     def finish(self) -> None:
         self._norm.out_kind = NOTHING
@@ -250,6 +296,32 @@ class Steps:
         self._norm.delta = None if pending is None else pending.data_ptr()
         self._kernels.norm(self._norm)
         return self._normed
+
+
+class TiledSteps(Steps):
+    """The same with products on tiles, which add to the stream themselves: nothing is pending."""
+
+    def __init__(self, forward: FusedForward, kernels: Kernels, x: Tensor) -> None:
+        super().__init__(forward, kernels, x)
+        shape = forward.shape
+        self._x = x
+        joined, _ = shape.matrices()[0]
+        self._joined = x.new_empty(len(x), joined, dtype=shape.dtype)
+        self._fed = x.new_empty(len(x), shape.feed_width, dtype=shape.dtype)
+
+    def joined(self, layer: _Layer, rotation: Tensor) -> Joined:
+        layer.qkv.into(self._joined, self._next())
+        return Joined(self._forward, layer, self._joined, rotation)
+
+    def add_attention(self, layer: _Layer, seen: Tensor) -> None:
+        layer.out.add_to(self._x, seen.contiguous())
+
+    def add_feed_forward(self, layer: _Layer) -> None:
+        layer.feed.into(self._fed, self._next())
+        layer.down.add_to(self._x, self._fed)
+
+    def finish(self) -> None:
+        pass
 
 
 class FusedForward:
@@ -304,14 +376,36 @@ class FusedForward:
         self._embedding = embedding.detach().to(shape.dtype, copy=True)
         self._final_norm = norm.detach().clone()
         self._epsilon = norm.new_full((1,), shape.epsilon)
-        self._head = shape.matrix(shape.folded(head.detach().to(shape.wide), norm))
         count = self._model.causal.config.num_hidden_layers
+        if self._uses_tiles():
+            self._make_room(count, len(head))
         self._layers = [_Layer(names, f"model.layers.{i}.", shape) for i in range(count)]
+        self._head = shape.matrix(shape.folded(head.detach().to(shape.wide), norm))
+
+    def _uses_tiles(self) -> bool:
+        return (
+            self.kernels is not None
+            and self.kernels.has_tiles
+            and self._shape.dtype == torch.bfloat16
+            and self._shape.suits_tiles()
+        )
+
+    def _make_room(self, num_layers: int, vocabulary: int) -> None:
+        """Make room for the packed weights, or take what there is: a publish packs them anew."""
+        shape = self._shape
+        if shape.tiles is not None:
+            shape.tiles.start()
+            return
+        assert self.kernels is not None
+        numbers = num_layers * sum(o * i for o, i in shape.matrices()) + vocabulary * shape.width
+        # Enough for bf16 everywhere; what 8-bit matrices leave is never touched.
+        shape.tiles = Tiles(self.kernels, numbers * shape.dtype.itemsize + _EDGES * num_layers)
 
     def release(self) -> None:
         """Let go of the packed weights; ``load`` makes them again."""
         self._layers = []
         self._head = self._embedding = None
+        self._shape.tiles = None
 
     @torch.no_grad()
     def hidden(
@@ -358,7 +452,7 @@ class FusedForward:
         steps.finish()
 
     def _steps(self, kernels: Kernels, x: Tensor) -> Steps:
-        return Steps(self, kernels, x)
+        return (Steps if self._shape.tiles is None else TiledSteps)(self, kernels, x)
 
     @torch.no_grad()
     def logits(self, hidden_NW: Tensor) -> Tensor:
@@ -382,8 +476,7 @@ class FusedForward:
         x += layer.out(seen)
 
     def _add_feed_forward(self, layer: _Layer, x: Tensor) -> None:
-        normed = self._norm(x)
-        x += layer.down(layer.up.times(normed, layer.gate.silu(normed)))
+        x += layer.down(layer.feed(self._norm(x)))
 
     def _norm_scale(self, x: Tensor) -> Tensor:
         """Return what the norm multiplies each row by, [N, 1]."""

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from educe.core.forest import Span
-from educe.engines.embedded.fused import FusedForward, Joined, Steps, _Layer, _Matrix, _Shape
+from educe.engines.embedded.fused import FusedForward, Joined, Steps, _Gate, _Layer, _Shape
+from educe.engines.embedded.tiles import TiledGate, TiledMatrix, suit_tiles
 from educe.models.attention import ForestContext
 from educe.native.kernels import INT8, NOTHING, Gated, Kernels, Norm, Quantise
 
@@ -31,15 +32,19 @@ _TOP = 127.0
 _TINY = 1e-20
 
 
+def _rounded(weight_OI: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 weights and the scale [O] of each output."""
+    scales = weight_OI.abs().amax(1).float().clamp_min(_TINY) / _TOP
+    return (weight_OI.float() / scales.unsqueeze(1)).round_().to(torch.int8), scales
+
+
 class _Int8Matrix:
     """x W^T for integer rows; ``bias`` is for the caller, who knows the rows' scales."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        peaks = weight.abs().amax(1).float().clamp_min(_TINY)
+    def __init__(self, integers: Tensor, scales: Tensor, bias: Tensor | None) -> None:
         self.bias = bias
-        self._scale = peaks / _TOP
-        integers = (weight.float() / self._scale.unsqueeze(1)).round_().to(torch.int8)
-        self._packed = has_integer_kernel(weight.device)
+        self._scale = scales
+        self._packed = has_integer_kernel(integers.device)
         if self._packed:
             self._weight = torch.ops.onednn.qlinear_prepack(integers, None)
             self._zeros = torch.zeros(len(integers), dtype=torch.int32)
@@ -68,9 +73,20 @@ def has_integer_kernel(device: torch.device) -> bool:
 
 
 class _Int8Shape(_Shape):
+    @property
+    def narrow(self) -> torch.dtype:
+        return torch.int8
+
+    def gate(self, gate: Tensor, up: Tensor) -> Any:
+        return _Gate(self.matrix(gate), self.matrix(up))
+
     def folded(self, weight: Tensor, norm: Tensor) -> Tensor:
         """Norm weights stay with the activations: they make the few huge channels small."""
         return weight
+
+    def unrounded(self, weight: Tensor) -> Any:
+        """Return a matrix in the compute type."""
+        return super().matrix(weight)
 
     def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Any:
         """Return the matrix as it is: it is rounded when the channels' sizes are known."""
@@ -113,6 +129,7 @@ class QuantisedForward(FusedForward):
     """
 
     _balances: list[tuple[Tensor, Tensor]] | None = None
+    _shape: _Int8Shape
 
     def _make_shape(self, config: Any, dtype: torch.dtype) -> _Shape:
         return _Int8Shape(config, dtype)
@@ -128,12 +145,27 @@ class QuantisedForward(FusedForward):
             self._balances = self._measured()
         for layer, (before, between) in zip(self._layers, self._balances, strict=True):
             layer.norms = (layer.norms[0] / before, layer.norms[1] / between)
-            layer.qkv = _Int8Matrix(layer.qkv.weight * before, layer.qkv.bias)
-            layer.out = _Int8Matrix(layer.out.weight, layer.out.bias)
-            layer.gate = _Int8Matrix(layer.gate.weight * between, None)
-            layer.up = _Int8Matrix(layer.up.weight * between, None)
-            layer.down = _Matrix(layer.down.weight.to(self.dtype).contiguous())
-        self._head = _Int8Matrix(self._head.weight, None)
+            layer.qkv = self._narrow(layer.qkv.weight * before, layer.qkv.bias)
+            layer.out = self._narrow(layer.out.weight, layer.out.bias)
+            layer.feed = self._narrow_gate(
+                layer.feed.gate.weight * between, layer.feed.up.weight * between
+            )
+            layer.down = self._shape.unrounded(layer.down.weight)
+        self._head = self._narrow(self._head.weight, None)
+
+    def _narrow(self, weight: Tensor, bias: Tensor | None) -> Any:
+        tiles = self._shape.tiles
+        integers, scales = _rounded(weight)
+        if tiles is not None and suit_tiles(*weight.shape, torch.int8):
+            return TiledMatrix(tiles, integers, bias, scales)
+        return _Int8Matrix(integers, scales, bias)
+
+    def _narrow_gate(self, gate: Tensor, up: Tensor) -> Any:
+        tiles = self._shape.tiles
+        if tiles is None:
+            return _Gate(self._narrow(gate, None), self._narrow(up, None))
+        (gate, gate_scales), (up, up_scales) = _rounded(gate), _rounded(up)
+        return TiledGate(tiles, gate, up, (gate_scales, up_scales))
 
     def _measured(self) -> list[tuple[Tensor, Tensor]]:
         """Run the calibration text through the unrounded layers; return their balances."""
@@ -147,7 +179,7 @@ class QuantisedForward(FusedForward):
         return [
             (
                 _balance(layer.qkv.peaks, layer.qkv.weight),
-                _balance(layer.gate.peaks, layer.gate.weight, layer.up.weight),
+                _balance(layer.feed.gate.peaks, layer.feed.gate.weight, layer.feed.up.weight),
             )
             for layer in self._layers
         ]
@@ -156,11 +188,13 @@ class QuantisedForward(FusedForward):
     def logits(self, hidden_NW: Tensor) -> Tensor:
         """Return fp32 logits [N, V]."""
         rows, scales = self._normed(hidden_NW, self._final_norm)
+        if isinstance(self._head, TiledMatrix):
+            return self._head(rows, scales)
         out: Tensor = self._head(rows).mul_(scales)
         return out
 
     def _steps(self, kernels: Kernels, x: Tensor) -> Steps:
-        return _Int8Steps(self, kernels, x)
+        return (_Int8Steps if self._shape.tiles is None else _TiledInt8Steps)(self, kernels, x)
 
     def _normed(self, x: Tensor, norm_W: Tensor) -> tuple[Tensor, Tensor]:
         if self.kernels is not None:
@@ -182,8 +216,8 @@ class QuantisedForward(FusedForward):
 
     def _add_feed_forward(self, layer: _Layer, x: Tensor) -> None:
         rows, scales = self._normed(x, layer.norms[1])
-        gate = torch.nn.functional.silu(layer.gate(rows).mul_(scales), inplace=True)
-        x += layer.down(gate.mul_(layer.up(rows).mul_(scales)).to(self.dtype))
+        gate = torch.nn.functional.silu(layer.feed.gate(rows).mul_(scales), inplace=True)
+        x += layer.down(gate.mul_(layer.feed.up(rows).mul_(scales)).to(self.dtype))
 
 
 class _Int8Steps(Steps):
@@ -230,7 +264,7 @@ class _Int8Steps(Steps):
 
     def add_feed_forward(self, layer: _Layer) -> None:
         rows = self.rounded(layer.norms[1])
-        gate, up = layer.gate(rows), layer.up(rows)
+        gate, up = layer.feed.gate(rows), layer.feed.up(rows)
         self._gated.gate, self._gated.up = gate.data_ptr(), up.data_ptr()
         self._kernels.gated(self._gated)
         self._pending = layer.down(self._fed)
@@ -254,6 +288,33 @@ class _Int8Steps(Steps):
         return self._rows
 
 
+class _TiledInt8Steps(_Int8Steps):
+    """The same with products on tiles, which know the rows' scales: nothing is pending."""
+
+    def __init__(self, forward: QuantisedForward, kernels: Kernels, x: Tensor) -> None:
+        super().__init__(forward, kernels, x)
+        self._x = x
+        joined, _ = forward.shape.matrices()[0]
+        self._joined = x.new_empty(len(x), joined)
+
+    def joined(self, layer: _Layer, rotation: Tensor) -> Joined:
+        layer.qkv.into(self._joined, self.rounded(layer.norms[0]), self.scales)
+        return Joined(self._forward, layer, self._joined, rotation)
+
+    def add_attention(self, layer: _Layer, seen: Tensor) -> None:
+        seen = seen.contiguous()
+        self._quantise.x = seen.data_ptr()
+        self._kernels.quantise(self._quantise)
+        layer.out.add_to(self._x, self._seen_rows, self._seen_scales)
+
+    def add_feed_forward(self, layer: _Layer) -> None:
+        layer.feed.into(self._fed, self.rounded(layer.norms[1]), self.scales)
+        layer.down.add_to(self._x, self._fed)
+
+    def finish(self) -> None:
+        pass
+
+
 class _Plain(FusedForward):
     """The unrounded layers of a quantised forward, run once to see how large its channels get."""
 
@@ -271,7 +332,7 @@ class _Plain(FusedForward):
 
     def _add_feed_forward(self, layer: _Layer, x: Tensor) -> None:
         normed = x * self._norm_scale(x) * layer.norms[1]
-        x += layer.down(torch.nn.functional.silu(layer.gate(normed)) * layer.up(normed))
+        x += layer.down(torch.nn.functional.silu(layer.feed.gate(normed)) * layer.feed.up(normed))
 
 
 CALIBRATION = """Question: A shop sells 12 pens at 3 coins each and 5 books at 20 coins each. How \
