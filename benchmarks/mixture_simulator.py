@@ -146,8 +146,10 @@ class Arm:
     pooling: float = 4.0
 
 
-def run_arm(worlds: Worlds, arm: Arm, seed: int = 0) -> dict[str, Outcome]:
-    """Run one arm in a stack of worlds; return its outcome at the token and at the cost budget."""
+def run_arm(
+    worlds: Worlds, arm: Arm, seed: int = 0, units: Sequence[str] = ("tokens", "seconds")
+) -> dict[str, Outcome]:
+    """Run one arm in a stack of worlds; return its outcome at each of the budgets asked for."""
     learner = Learner(worlds, seed)
     weights = worlds.is_real.astype(float) if arm.weights is None else arm.weights
     evidence = Evidence(worlds.family, worlds.floor, arm.half_life, arm.pooling)
@@ -178,12 +180,12 @@ def run_arm(worlds: Worlds, arm: Arm, seed: int = 0) -> dict[str, Outcome]:
         for unit, used in (("tokens", tokens), ("seconds", seconds)):
             _close(ends[unit], spent[unit], used.sum(axis=1), budgets[unit], before, now)
         before = now
-        if all((spent[u] >= budgets[u]).all() for u in budgets):
+        if all((spent[u] >= budgets[u]).all() for u in units):
             break
     found = {}
-    for unit, end in ends.items():
+    for unit in units:
         is_open = spent[unit] < budgets[unit]
-        found[unit] = Outcome.of(start, np.where(is_open[:, np.newaxis], before, end))
+        found[unit] = Outcome.of(start, np.where(is_open[:, np.newaxis], before, ends[unit]))
     return found
 
 
@@ -305,7 +307,8 @@ def standard_arms(
     def adaptive(strategy: str) -> Callable[[Worlds], Results]:
         def run(worlds: Worlds) -> Results:
             settings = ControlSettings(strategy)
-            return {u: run_arm(worlds, Arm(settings, unit=u))[u] for u in units}
+            # A run of one budget ends with it: what comes after changes nothing before.
+            return {u: run_arm(worlds, Arm(settings, unit=u), units=(u,))[u] for u in units}
 
         return run
 

@@ -3,9 +3,10 @@
     python benchmarks/native_attention.py [--threads 2] [--repeats 5]
 
 One layer of SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64) in bf16: forward and
-backward over packed segments, ours and torch's in turns, and one call of decoding for 64 rows
-whose layers are visited in turn, as a step does. Milliseconds, the median of the repeats. About
-half a minute. ``_FEW_KEYS`` of models/attention.py is chosen by the first table.
+backward over packed segments, ours for short segments, ours on matrix tiles (where the processor
+has them) and torch's in turns, and one call of decoding for 64 rows whose layers are visited in
+turn, as a step does. Milliseconds, the median of the repeats. About a minute.
+``_FEW_KEYS`` of models/attention.py is chosen by the first table.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def cases() -> dict[str, list[tuple[int, int, int]]]:
         ],
         "a prompt of 2048, eight answers of 64": group(0, 2048, 8, 64),
         "one segment of 2048": [(0, 2048, 2048)],
+        "one segment of 8192": [(0, 8192, 8192)],
     }
 
 
@@ -70,6 +72,7 @@ def trained(name: str, cut: Sequence[tuple[int, int, int]], repeats: int) -> str
 
     from educe.core.forest import Span
     from educe.models import attention
+    from educe.native.kernels import ForestTable, kernels
 
     spans = [Span(*part) for part in cut]
     tokens = max(span.last for span in spans)
@@ -78,11 +81,18 @@ def trained(name: str, cut: Sequence[tuple[int, int, int]], repeats: int) -> str
         for heads in (HEADS, KV_HEADS, KV_HEADS)
     ]
     weight = torch.randn(1, tokens, HEADS, WIDTH).bfloat16().transpose(1, 2)
-    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    times: dict[str, list[tuple[float, float]]] = {"short": [], "torch": []}
+    native = kernels()
+    if native is not None and native.can_tile(WIDTH):
+        times["tiles"] = []
     for repeat in range(repeats + 1):
-        for ours, found in times.items():
+        for kind, found in times.items():
             context = attention.ForestContext(spans)
-            context._is_short = ours
+            if kind == "torch":
+                context._table_of = lambda *_: None  # type: ignore[method-assign]
+            elif kind == "short":
+                table = ForestTable(cut)
+                context._table_of = lambda *_, kept=table: kept  # type: ignore[misc, method-assign]
             begin = time.perf_counter()
             out = context.attend(0, given[0], given[1], given[2], WIDTH**-0.5)
             middle = time.perf_counter()
@@ -91,8 +101,8 @@ def trained(name: str, cut: Sequence[tuple[int, int, int]], repeats: int) -> str
             if repeat:  # the first one warms up
                 found.append((1e3 * (middle - begin), 1e3 * (end - middle)))
     told = [
-        f"{who} {median(t[0] for t in times[ours]):.1f} + {median(t[1] for t in times[ours]):.1f}"
-        for ours, who in ((True, "compiled"), (False, "torch"))
+        f"{kind} {median(t[0] for t in found):.1f} + {median(t[1] for t in found):.1f}"
+        for kind, found in times.items()
     ]
     return f"{name}: {', '.join(told)} ms (forward + backward)"
 

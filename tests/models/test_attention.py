@@ -113,10 +113,14 @@ def drawn_forest(seed: int, total: int) -> tuple[Span, ...]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("sizes", [(3, 1, 64), (4, 2, 16), (2, 2, 32), (6, 3, 80), (8, 2, 128)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_compiled_kernels_equal_the_dense_mask(dtype, sizes, seed):
+@pytest.mark.parametrize(
+    ("dtype", "tiles"), [(torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)]
+)
+def test_compiled_kernels_equal_the_dense_mask(dtype, tiles, sizes, seed, monkeypatch):
     if kernels() is None:
         pytest.skip("no compiled kernels here")
+    if not tiles:
+        monkeypatch.setattr(kernels(), "has_tiles", False)
     heads, kv_heads, width = sizes
     total = 330
     spans = drawn_forest(seed, total)
@@ -128,7 +132,8 @@ def test_compiled_kernels_equal_the_dense_mask(dtype, sizes, seed):
     weight = torch.randn(1, heads, total, width, generator=random).to(dtype)
     context = ForestContext(spans)
     got = context.attend(0, *given, 0.2)
-    assert context._table is not None
+    on_tiles = dtype == torch.bfloat16 and kernels().can_tile(sizes[2])
+    assert (context._tiled if on_tiles else context._table) is not None
     grads = torch.autograd.grad((got * weight).sum(), given)
     exact = [x.detach().double().requires_grad_() for x in given]
     want = dense(*exact, 0.2, spans)

@@ -101,6 +101,29 @@ def test_a_kernel_that_cannot_be_made_is_told_once(monkeypatch, caplog):
     assert attention.flex is flex
 
 
+def test_a_backward_that_cannot_be_made_is_found_before_it_is_needed(monkeypatch, caplog):
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, query):
+            return query.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise RuntimeError("no compiler for the backward")
+
+    monkeypatch.setattr(flex, "_kernel", lambda: lambda query, *_, **__: Broken.apply(query))
+    monkeypatch.setattr(flex, "_is_broken", False)
+    spans = FORESTS["one segment"]
+    blocks = flex.block_mask(flex.last_readers(spans, torch.device("cpu")))
+    # A head width that no other test uses: what worked once is not tried again.
+    plain = torch.zeros(1, 2, 300, 48)
+    assert flex.flex_forest(plain, plain, plain, blocks, 1.0) is not None
+    assert not flex._is_broken
+    trained = plain.clone().requires_grad_()
+    assert flex.flex_forest(trained, plain, plain, blocks, 1.0) is None
+    assert "no compiler for the backward" in caplog.text and flex._is_broken
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_fused_kernel_on_a_device():
     spans = [Span(0, 900, 2000), Span(900, 1500, 1500), Span(1500, 2000, 2000)]

@@ -118,6 +118,16 @@ def test_equal_budgets_are_spent():
     assert np.array_equal(one["seconds"].worst, two["seconds"].worst)
 
 
+def test_a_run_of_one_budget_is_the_beginning_of_a_run_of_both():
+    worlds = stack(small_worlds(2))
+    for unit in ("tokens", "seconds"):
+        arm = Arm(ControlSettings(), unit=unit)
+        both, alone = run_arm(worlds, arm), run_arm(worlds, arm, units=(unit,))
+        assert list(alone) == [unit]
+        assert np.array_equal(alone[unit].gain, both[unit].gain)
+        assert np.array_equal(alone[unit].worst, both[unit].worst)
+
+
 def test_fixed_shares_dealt_at_once_are_the_controllers():
     """The quick way and the controller give each domain its share within a prompt or so."""
     worlds = stack(small_worlds(3, "plain"))

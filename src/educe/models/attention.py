@@ -26,7 +26,7 @@ from transformers import AttentionInterface
 from educe.core.forest import Span
 from educe.models import flex
 from educe.models.activations import Shelf, Take
-from educe.native.kernels import ForestTable, Kernels, kernels
+from educe.native.kernels import ForestTable, Kernels, TiledTable, kernels
 
 ATTENTION_NAME = "educe"
 
@@ -296,7 +296,8 @@ def forest_mask(spans: Sequence[Span], device: torch.device | str = "cpu") -> Te
 class _NativeForest(torch.autograd.Function):
     """Forest attention by the compiled kernels: no batch of segments, no padding, no copies.
 
-    Gives the output and its log-sum-exp as :class:`_CpuForest` does.
+    Gives the output and its log-sum-exp as :class:`_CpuForest` does. The kind of table says which
+    kernels: for short segments in fp32, or in bf16 on matrix tiles.
     """
 
     @staticmethod
@@ -306,13 +307,16 @@ class _NativeForest(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         scale: float,
-        table: ForestTable,
+        table: ForestTable | TiledTable,
         native: Kernels,
         known: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         if known is None:
-            parts = [_by_token(x) for x in (query, key, value)]
-            rows, sums = native.forest_forward(table, parts[0], parts[1], parts[2], scale)
+            q, k, v = (_by_token(x) for x in (query, key, value))
+            if isinstance(table, TiledTable):
+                rows, sums = native.tiled_forward(table, q, k, v, scale)
+            else:
+                rows, sums = native.forest_forward(table, q, k, v, scale)
             known = rows.unsqueeze(0).transpose(1, 2), sums.unsqueeze(0)
         out, lse = known
         ctx.save_for_backward(query, key, value, out, lse)
@@ -323,7 +327,9 @@ class _NativeForest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
-        found = ctx.native.forest_backward(
+        is_tiled = isinstance(ctx.table, TiledTable)
+        backward = ctx.native.tiled_backward if is_tiled else ctx.native.forest_backward
+        found = backward(
             ctx.table,
             (_by_token(query), _by_token(key), _by_token(value)),
             _by_token(out),
@@ -351,6 +357,7 @@ class ForestContext:
         self.spans = tuple(spans)
         self._batches = _batches(self.spans)
         self._table: ForestTable | None = None
+        self._tiled: TiledTable | None = None
         self._is_short = _keys_a_query(self.spans) <= _FEW_KEYS
         self._mask: Tensor | None = None
         self._blocks: BlockMask | None = None
@@ -387,14 +394,24 @@ class ForestContext:
         scale: float,
         known: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
-        native = _serving(query, key, value) if self._is_short else None
-        if native is None:
+        native = _serving(query, key, value)
+        table = None if native is None else self._table_of(native, query)
+        if table is None:
             apply = cast(Callable[..., tuple[Tensor, Tensor]], _CpuForest.apply)
             return apply(query, key, value, scale, self.spans, self._batches, known)
-        if self._table is None:
-            self._table = ForestTable([(s.start, s.end, s.last) for s in self.spans])
         apply = cast(Callable[..., tuple[Tensor, Tensor]], _NativeForest.apply)
-        return apply(query, key, value, scale, self._table, native, known)
+        return apply(query, key, value, scale, table, native, known)
+
+    def _table_of(self, native: Kernels, query: Tensor) -> ForestTable | TiledTable | None:
+        """Return the table of the kernels that are fastest here, None for torch's."""
+        spans = [(s.start, s.end, s.last) for s in self.spans]
+        if query.dtype == torch.bfloat16 and native.can_tile(query.shape[-1]):
+            self._tiled = self._tiled or TiledTable(spans)
+            return self._tiled
+        if self._is_short:
+            self._table = self._table or ForestTable(spans)
+            return self._table
+        return None
 
 
 def _keys_a_query(spans: Sequence[Span]) -> float:

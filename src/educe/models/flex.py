@@ -86,6 +86,9 @@ def flex_forest(
     """Return the attention [1, H, T, D]; None where the kernel cannot be made here, told once."""
     global _is_broken
     try:
+        if torch.is_grad_enabled() and query_1HTD.requires_grad:
+            heads, width = query_1HTD.shape[1], query_1HTD.shape[3]
+            _try_backward(query_1HTD.device, query_1HTD.dtype, heads, key_1KTD.shape[1], width)
         return _kernel()(
             query_1HTD, key_1KTD, value_1KTD, block_mask=mask, scale=scale, enable_gqa=True
         )
@@ -95,6 +98,23 @@ def flex_forest(
         _is_broken = True
         _log.warning("flex attention does not work here, a dense mask is used: %s", error)
         return None
+
+
+@functools.cache
+def _try_backward(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, width: int
+) -> None:
+    """Go forwards and backwards once over two blocks: the backward kernel is compiled only when it
+    is called, where its failure could not be mended any more."""
+    length = 2 * BLOCK
+    given = [
+        torch.zeros(1, count, length, width, device=device, dtype=dtype, requires_grad=True)
+        for count in (heads, kv_heads, kv_heads)
+    ]
+    mask = block_mask(torch.full((length,), length, dtype=torch.int32, device=device))
+    with torch.enable_grad():
+        out = _kernel()(*given, block_mask=mask, scale=1.0, enable_gqa=True)
+        torch.autograd.grad(out.sum(), given)
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from educe.native.build import open_library
 FLOAT32, BFLOAT16, INT8, NOTHING = 0, 1, 2, 3
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8}
 _LANES = 16
+_BLOCK = 32
 
 
 class Norm(ctypes.Structure):
@@ -147,6 +148,46 @@ class _Forest(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _Arrange(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p), ("other", c_void_p), ("rows", c_void_p), ("words", c_void_p),
+        ("pairs", c_void_p), ("products", c_void_p),
+        ("tokens", c_int64), ("padded", c_int64), ("heads", c_int64), ("width", c_int64),
+    ]  # fmt: skip
+
+
+class _Tiled(ctypes.Structure):
+    _fields_ = [
+        ("query_rows", c_void_p), ("query_words", c_void_p), ("query_pairs", c_void_p),
+        ("key_rows", c_void_p), ("key_words", c_void_p), ("key_pairs", c_void_p),
+        ("value_rows", c_void_p), ("value_words", c_void_p), ("value_pairs", c_void_p),
+        ("grad_rows", c_void_p), ("grad_words", c_void_p), ("grad_pairs", c_void_p),
+        ("last", c_void_p), ("smallest", c_void_p), ("largest", c_void_p),
+        ("lse", c_void_p), ("deltas", c_void_p), ("out", c_void_p),
+        ("grad_keys", c_void_p), ("grad_values", c_void_p),
+        ("tokens", c_int64), ("padded", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
+        ("width", c_int64), ("scale", c_float),
+    ]  # fmt: skip
+
+
+class TiledTable:
+    """Who sees whom in a pack that lies depth first, as forest.c reads it.
+
+    Args:
+        spans: as of :class:`ForestTable`; together they cover all tokens.
+    """
+
+    def __init__(self, spans: Sequence[tuple[int, int, int]]) -> None:
+        self.tokens = max(last for _, _, last in spans)
+        self.padded = -(-self.tokens // _BLOCK) * _BLOCK
+        self.last = np.zeros(self.padded, np.int32)
+        for start, end, last in spans:
+            self.last[start:end] = last
+        blocks = self.last.reshape(-1, _BLOCK)
+        self.smallest = np.ascontiguousarray(blocks.min(1))
+        self.largest = np.ascontiguousarray(blocks.max(1))
+
+
 class ForestTable:
     """Blocks of up to 16 tokens of a forest's segments, and the ranges above each segment.
 
@@ -186,6 +227,7 @@ class Kernels:
             ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
             ("gate", _Gate), ("logprobs", _Logprobs), ("rotate", _Rotate), ("heads", _Heads),
             ("forest_forward", _Forest), ("forest_backward", _Forest),
+            ("arrange", _Arrange), ("tiled_forward", _Tiled), ("tiled_backward", _Tiled),
         ):  # fmt: skip
             function = getattr(library, f"educe_{name}")
             function.argtypes = [POINTER(structure)]
@@ -439,6 +481,95 @@ class Kernels:
             )
         )  # fmt: skip
         return found[0], found[1], found[2]
+
+    def can_tile(self, head_width: int) -> bool:
+        """Return whether attention of training goes over tiles here; tensors must be bf16."""
+        return self.has_tiles and head_width % _BLOCK == 0 and head_width <= 4 * _BLOCK
+
+    def tiled_forward(
+        self,
+        table: TiledTable,
+        query_THD: Tensor,
+        key_TKD: Tensor,
+        value_TKD: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the attention [T, H, D] in bf16 and its log-sum-exp [H, T] in fp32."""
+        self.use_threads()
+        out = torch.empty_like(query_THD)
+        arguments, kept = self._tiled(table, query_THD.shape[1], key_TKD, scale)
+        lse = torch.zeros(query_THD.shape[1], table.padded)
+        self._arrange(table, arguments, kept, "query", query_THD, ("rows",))
+        self._arrange(table, arguments, kept, "key", key_TKD, ("words",))
+        self._arrange(table, arguments, kept, "value", value_TKD, ("pairs",))
+        arguments.out, arguments.lse = out.data_ptr(), lse.data_ptr()
+        self._library.educe_tiled_forward(byref(arguments))
+        return out, lse[:, : table.tokens]
+
+    def tiled_backward(
+        self,
+        table: TiledTable,
+        given: tuple[Tensor, Tensor, Tensor],
+        out_THD: Tensor,
+        lse_HT: Tensor,
+        grad_THD: Tensor,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of queries, keys and values, in bf16."""
+        self.use_threads()
+        heads = given[0].shape[1]
+        arguments, kept = self._tiled(table, heads, given[1], scale)
+        lse, deltas = torch.zeros(heads, table.padded), torch.zeros(heads, table.padded)
+        lse[:, : table.tokens] = lse_HT
+        all_orders = ("rows", "words", "pairs")
+        self._arrange(table, arguments, kept, "query", given[0], all_orders)
+        self._arrange(table, arguments, kept, "key", given[1], all_orders)
+        self._arrange(table, arguments, kept, "value", given[2], ("rows", "words"))
+        self._arrange(table, arguments, kept, "grad", grad_THD, all_orders, (out_THD, deltas))
+        found = tuple(torch.empty_like(x) for x in given)
+        arguments.lse, arguments.deltas = lse.data_ptr(), deltas.data_ptr()
+        arguments.out, arguments.grad_keys, arguments.grad_values = (x.data_ptr() for x in found)
+        self._library.educe_tiled_backward(byref(arguments))
+        return found[0], found[1], found[2]
+
+    def _tiled(
+        self, table: TiledTable, heads: int, key_TKD: Tensor, scale: float
+    ) -> tuple[_Tiled, list[Tensor]]:
+        """Return the structure without its operands, and the list that keeps them alive."""
+        arguments = _Tiled(
+            last=table.last.ctypes.data, smallest=table.smallest.ctypes.data,
+            largest=table.largest.ctypes.data, tokens=table.tokens, padded=table.padded,
+            heads=heads, kv_heads=key_TKD.shape[1], width=key_TKD.shape[2], scale=scale,
+        )  # fmt: skip
+        return arguments, []
+
+    def _arrange(
+        self,
+        table: TiledTable,
+        arguments: _Tiled,
+        kept: list[Tensor],
+        name: str,
+        x_THD: Tensor,
+        orders: Sequence[str],
+        product: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Copy an operand to the orders of the tiles; fill ``product``'s second with x . first."""
+        tokens, heads, width = x_THD.shape
+        made = {o: torch.empty(heads, table.padded, width, dtype=x_THD.dtype) for o in orders}
+        for order, tensor in made.items():
+            setattr(arguments, f"{name}_{order}", tensor.data_ptr())
+        kept.extend(made.values())
+        addresses = {order: tensor.data_ptr() for order, tensor in made.items()}
+        if product is not None:
+            addresses |= {"other": product[0].data_ptr(), "products": product[1].data_ptr()}
+        self._library.educe_arrange(
+            byref(
+                _Arrange(
+                    x=x_THD.data_ptr(), tokens=tokens, padded=table.padded, heads=heads,
+                    width=width, **addresses,
+                )
+            )
+        )  # fmt: skip
 
     def _heads(
         self,

@@ -197,9 +197,10 @@ INLINE void product_kind(const Shared *s, int64_t item, const int integers) {
     int64_t shaped = 0, size = a->bytes / STEP * 2 * TILE * pair;
     int64_t blocks = (last_row - first_row + PANEL - 1) / PANEL;
     for (; unit < last; unit++) {
-        /* Each block of rows asks for its part of what is read next. */
+        /* Each block of rows asks for its part of what is read next: of the next piece's, and at
+           the end of what lies behind this matrix, which is the one that is multiplied next. */
         int64_t next = unit + 1 < last ? unit + 1 : unit + 1 + s->group * (educe_threads - 1);
-        const char *ahead = a->weight + smaller(next, units - 1) * size;
+        const char *ahead = a->weight + next * size;
         for (int64_t row = first_row; row < last_row; row += PANEL) {
             int64_t count = smaller(last_row - row, PANEL);
             if (count != shaped) {
