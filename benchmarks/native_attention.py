@@ -72,7 +72,8 @@ def trained(name: str, cut: Sequence[tuple[int, int, int]], repeats: int) -> str
 
     from educe.core.forest import Span
     from educe.models import attention
-    from educe.native.kernels import ForestTable, kernels
+    from educe.native.kernels import kernels
+    from educe.native.tables import ForestTable
 
     spans = [Span(*part) for part in cut]
     tokens = max(span.last for span in spans)

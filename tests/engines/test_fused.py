@@ -91,11 +91,11 @@ def test_unknown_layers_are_not_fused(tiny_folder):
 
 def test_packed_matrix_products_are_what_torch_says():
     """Pins the private operators: weight layout, SiLU and product done on the way out."""
-    from educe.engines.embedded.fused import _Matrix
+    from educe.engines.embedded.matrices import Matrix
 
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(48, 32, generator=generator), torch.randn(48, generator=generator)
-    matrix = _Matrix(weight, bias)
+    matrix = Matrix(weight, bias)
     for num_rows in (1, 2, 7, 64, 200):
         x = torch.randn(num_rows, 32, generator=generator)
         other = torch.randn(num_rows, 48, generator=generator)

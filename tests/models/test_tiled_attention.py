@@ -7,7 +7,8 @@ import torch
 
 from educe.core.forest import Span
 from educe.models.attention import ForestContext, forest_mask
-from educe.native.kernels import TiledTable, kernels
+from educe.native.kernels import kernels
+from educe.native.tables import TiledTable
 
 pytestmark = pytest.mark.skipif(
     not getattr(kernels(), "has_tiles", False), reason="this processor has no matrix tiles"

@@ -26,7 +26,8 @@ from transformers import AttentionInterface
 from educe.core.forest import Span
 from educe.models import flex
 from educe.models.activations import Shelf, Take
-from educe.native.kernels import ForestTable, Kernels, TiledTable, kernels
+from educe.native.kernels import Kernels, kernels
+from educe.native.tables import ForestTable, TiledTable
 
 ATTENTION_NAME = "educe"
 

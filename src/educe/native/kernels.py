@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -19,199 +19,28 @@ import torch
 from torch import Tensor
 
 from educe.native.build import open_library
+from educe.native.structures import (
+    Arrange,
+    Attend,
+    Forest,
+    Gate,
+    Gated,
+    Heads,
+    Logprobs,
+    Norm,
+    Pack,
+    Product,
+    Quantise,
+    RmsBackward,
+    RmsForward,
+    Rotate,
+    Sample,
+    Tiled,
+)
+from educe.native.tables import BLOCK, LANES, ForestTable, TiledTable
 
 FLOAT32, BFLOAT16, INT8, NOTHING = 0, 1, 2, 3
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8}
-_LANES = 16
-_BLOCK = 32
-
-
-class Norm(ctypes.Structure):
-    """x += delta * delta_scale + delta_bias; out = x / rms(x) * weight, or its int8 rows."""
-
-    _fields_ = [
-        ("x", c_void_p), ("delta", c_void_p), ("delta_scale", c_void_p), ("delta_bias", c_void_p),
-        ("weight", c_void_p), ("out", c_void_p), ("scales", c_void_p),
-        ("rows", c_int64), ("width", c_int64), ("epsilon", c_float),
-        ("delta_narrow", c_int32), ("out_kind", c_int32),
-    ]  # fmt: skip
-
-
-class Quantise(ctypes.Structure):
-    _fields_ = [
-        ("x", c_void_p), ("out", c_void_p), ("scales", c_void_p),
-        ("rows", c_int64), ("width", c_int64), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class Gated(ctypes.Structure):
-    _fields_ = [
-        ("gate", c_void_p), ("up", c_void_p), ("scales", c_void_p), ("out", c_void_p),
-        ("rows", c_int64), ("width", c_int64), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class Attend(ctypes.Structure):
-    _fields_ = [
-        ("joined", c_void_p), ("scales", c_void_p), ("bias", c_void_p), ("rotation", c_void_p),
-        ("head_norms", c_void_p), ("slots", c_void_p), ("out", c_void_p), ("order", c_void_p),
-        ("lengths", c_void_p), ("starts", c_void_p), ("segments", c_void_p),
-        ("slot_values", c_int64), ("slot_row", c_int64), ("slot_head", c_int64),
-        ("rows", c_int64), ("new_tokens", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
-        ("width", c_int64), ("layer", c_int64), ("block", c_int64),
-        ("scale", c_float), ("epsilon", c_float), ("joined_narrow", c_int32), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class Product(ctypes.Structure):
-    """x W^T on tiles; see products.c."""
-
-    _fields_ = [
-        ("x", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("row_scales", c_void_p),
-        ("scales", c_void_p), ("out", c_void_p),
-        ("rows", c_int64), ("bytes", c_int64), ("outputs", c_int64),
-        ("integers", c_int32), ("gated", c_int32), ("out_kind", c_int32),
-    ]  # fmt: skip
-
-
-class _Pack(ctypes.Structure):
-    _fields_ = [
-        ("weight", c_void_p), ("out", c_void_p), ("outputs", c_int64), ("words", c_int64),
-    ]  # fmt: skip
-
-
-class _Sample(ctypes.Structure):
-    _fields_ = [
-        ("logits", c_void_p), ("temperatures", c_void_p), ("draws", c_void_p),
-        ("tokens", c_void_p), ("shares", c_void_p),
-        ("rows", c_int64), ("vocabulary", c_int64), ("stride", c_int64), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _RmsForward(ctypes.Structure):
-    _fields_ = [
-        ("x", c_void_p), ("weight", c_void_p), ("out", c_void_p), ("scales", c_void_p),
-        ("rows", c_int64), ("width", c_int64), ("epsilon", c_float), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _RmsBackward(ctypes.Structure):
-    _fields_ = [
-        ("x", c_void_p), ("weight", c_void_p), ("scales", c_void_p), ("grad", c_void_p),
-        ("grad_x", c_void_p), ("parts", c_void_p),
-        ("rows", c_int64), ("width", c_int64), ("part", c_int64), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _Gate(ctypes.Structure):
-    _fields_ = [
-        ("gate", c_void_p), ("up", c_void_p), ("grad", c_void_p), ("out", c_void_p),
-        ("grad_up", c_void_p), ("size", c_int64), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _Logprobs(ctypes.Structure):
-    _fields_ = [
-        ("logits", c_void_p), ("targets", c_void_p), ("temperatures", c_void_p),
-        ("logprobs", c_void_p), ("entropies", c_void_p), ("normalisers", c_void_p),
-        ("grad_logprobs", c_void_p), ("grad_entropies", c_void_p),
-        ("rows", c_int64), ("vocabulary", c_int64), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _Rotate(ctypes.Structure):
-    _fields_ = [
-        ("x", c_void_p), ("cosine", c_void_p), ("sine", c_void_p), ("out", c_void_p),
-        ("rows", c_int64), ("heads", c_int64), ("width", c_int64),
-        ("sign", c_float), ("narrow", c_int32), ("out_narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _Heads(ctypes.Structure):
-    _fields_ = [
-        ("x", c_void_p), ("rows", c_void_p), ("columns", c_void_p), ("other", c_void_p),
-        ("products", c_void_p), ("tokens", c_int64), ("heads", c_int64), ("width", c_int64),
-        ("stride", c_int64), ("scale", c_float), ("narrow", c_int32), ("other_narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _Forest(ctypes.Structure):
-    _fields_ = [
-        ("blocks", c_void_p), ("ranges", c_void_p),
-        ("query_rows", c_void_p), ("key_rows", c_void_p), ("value_rows", c_void_p),
-        ("grad_rows", c_void_p), ("query_columns", c_void_p), ("key_columns", c_void_p),
-        ("value_columns", c_void_p), ("grad_columns", c_void_p), ("lse", c_void_p),
-        ("deltas", c_void_p), ("out", c_void_p), ("grad_keys", c_void_p),
-        ("grad_values", c_void_p), ("num_blocks", c_int64), ("tokens", c_int64),
-        ("heads", c_int64), ("kv_heads", c_int64), ("width", c_int64), ("stride", c_int64),
-        ("scale", c_float), ("narrow", c_int32),
-    ]  # fmt: skip
-
-
-class _Arrange(ctypes.Structure):
-    _fields_ = [
-        ("x", c_void_p), ("other", c_void_p), ("rows", c_void_p), ("words", c_void_p),
-        ("pairs", c_void_p), ("products", c_void_p),
-        ("tokens", c_int64), ("padded", c_int64), ("heads", c_int64), ("width", c_int64),
-    ]  # fmt: skip
-
-
-class _Tiled(ctypes.Structure):
-    _fields_ = [
-        ("query_rows", c_void_p), ("query_words", c_void_p), ("query_pairs", c_void_p),
-        ("key_rows", c_void_p), ("key_words", c_void_p), ("key_pairs", c_void_p),
-        ("value_rows", c_void_p), ("value_words", c_void_p), ("value_pairs", c_void_p),
-        ("grad_rows", c_void_p), ("grad_words", c_void_p), ("grad_pairs", c_void_p),
-        ("last", c_void_p), ("smallest", c_void_p), ("largest", c_void_p),
-        ("lse", c_void_p), ("deltas", c_void_p), ("out", c_void_p),
-        ("grad_keys", c_void_p), ("grad_values", c_void_p),
-        ("tokens", c_int64), ("padded", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
-        ("width", c_int64), ("scale", c_float),
-    ]  # fmt: skip
-
-
-class TiledTable:
-    """Who sees whom in a pack that lies depth first, as forest.c reads it.
-
-    Args:
-        spans: as of :class:`ForestTable`; together they cover all tokens.
-    """
-
-    def __init__(self, spans: Sequence[tuple[int, int, int]]) -> None:
-        self.tokens = max(last for _, _, last in spans)
-        self.padded = -(-self.tokens // _BLOCK) * _BLOCK
-        self.last = np.zeros(self.padded, np.int32)
-        for start, end, last in spans:
-            self.last[start:end] = last
-        blocks = self.last.reshape(-1, _BLOCK)
-        self.smallest = np.ascontiguousarray(blocks.min(1))
-        self.largest = np.ascontiguousarray(blocks.max(1))
-
-
-class ForestTable:
-    """Blocks of up to 16 tokens of a forest's segments, and the ranges above each segment.
-
-    Args:
-        spans: (start, end, last) of each segment, depth first: its tokens, then its descendants'.
-    """
-
-    def __init__(self, spans: Sequence[tuple[int, int, int]]) -> None:
-        blocks: list[tuple[int, ...]] = []
-        ranges: list[tuple[int, int]] = []
-        above: list[tuple[int, int, int]] = []
-        for start, end, last in spans:
-            while above and above[-1][2] <= start:
-                above.pop()
-            first_range = len(ranges)
-            ranges += [(a, b) for a, b, _ in above if b > a]
-            how_many = len(ranges) - first_range
-            blocks += [
-                (at, min(at + _LANES, end), start, end, last, first_range, how_many)
-                for at in range(start, end, _LANES)
-            ]
-            above.append((start, end, last))
-        self.blocks = np.array(blocks, np.int64).reshape(-1, 7)
-        self.ranges = np.array(ranges, np.int64).reshape(-1, 2)
 
 
 class Kernels:
@@ -223,11 +52,11 @@ class Kernels:
         library.educe_can_attend.argtypes = [c_int64]
         for name, structure in (
             ("norm", Norm), ("quantise", Quantise), ("gated", Gated), ("attend", Attend),
-            ("sample", _Sample), ("pack", _Pack), ("product", Product),
-            ("rms_forward", _RmsForward), ("rms_backward", _RmsBackward),
-            ("gate", _Gate), ("logprobs", _Logprobs), ("rotate", _Rotate), ("heads", _Heads),
-            ("forest_forward", _Forest), ("forest_backward", _Forest),
-            ("arrange", _Arrange), ("tiled_forward", _Tiled), ("tiled_backward", _Tiled),
+            ("sample", Sample), ("pack", Pack), ("product", Product),
+            ("rms_forward", RmsForward), ("rms_backward", RmsBackward),
+            ("gate", Gate), ("logprobs", Logprobs), ("rotate", Rotate), ("heads", Heads),
+            ("forest_forward", Forest), ("forest_backward", Forest),
+            ("arrange", Arrange), ("tiled_forward", Tiled), ("tiled_backward", Tiled),
         ):  # fmt: skip
             function = getattr(library, f"educe_{name}")
             function.argtypes = [POINTER(structure)]
@@ -263,7 +92,7 @@ class Kernels:
         words = weight_OI.shape[1] * weight_OI.itemsize // 4
         self.use_threads()
         self._library.educe_pack(
-            byref(_Pack(weight_OI.data_ptr(), out.data_ptr(), len(weight_OI), words))
+            byref(Pack(weight_OI.data_ptr(), out.data_ptr(), len(weight_OI), words))
         )
 
     def sample(
@@ -283,7 +112,7 @@ class Kernels:
         self.use_threads()
         self._library.educe_sample(
             byref(
-                _Sample(
+                Sample(
                     logits_RV.data_ptr(), temperatures.ctypes.data, draws.ctypes.data,
                     tokens.ctypes.data, shares.ctypes.data, rows, vocabulary,
                     logits_RV.stride(0), kind(logits_RV.dtype),
@@ -306,7 +135,7 @@ class Kernels:
         self.use_threads()
         self._library.educe_rms_forward(
             byref(
-                _RmsForward(
+                RmsForward(
                     x_NW.data_ptr(), weight_W.data_ptr(), out.data_ptr(), scales.data_ptr(),
                     rows, width, epsilon, kind(dtype),
                 )
@@ -330,7 +159,7 @@ class Kernels:
         self.use_threads()
         self._library.educe_rms_backward(
             byref(
-                _RmsBackward(
+                RmsBackward(
                     x_NW.data_ptr(), weight_W.data_ptr(), scales_N.data_ptr(), grad_NW.data_ptr(),
                     None if grad_x is None else grad_x.data_ptr(),
                     None if parts is None else parts.data_ptr(),
@@ -358,7 +187,7 @@ class Kernels:
         self.use_threads()
         self._library.educe_gate(
             byref(
-                _Gate(
+                Gate(
                     gate.data_ptr(), up.data_ptr(), None if grad is None else grad.data_ptr(),
                     out.data_ptr(), None if grad_up is None else grad_up.data_ptr(),
                     gate.numel(), kind(gate.dtype),
@@ -386,7 +215,7 @@ class Kernels:
         self.use_threads()
         self._library.educe_logprobs(
             byref(
-                _Logprobs(
+                Logprobs(
                     logits_NV.data_ptr(), targets_N.data_ptr(), temperatures_N.data_ptr(),
                     *(t.data_ptr() for t in found), *addresses,
                     rows, vocabulary, kind(logits_NV.dtype),
@@ -403,7 +232,7 @@ class Kernels:
         self.use_threads()
         self._library.educe_rotate(
             byref(
-                _Rotate(
+                Rotate(
                     x_NHD.data_ptr(), cosine_ND.data_ptr(), sine_ND.data_ptr(), out.data_ptr(),
                     rows, heads, width, -1.0 if back else 1.0, kind(x_NHD.dtype), kind(dtype),
                 )
@@ -429,7 +258,7 @@ class Kernels:
         (key, _), (value, _) = (self._heads(x, 1.0, columns=False) for x in (key_TKD, value_TKD))
         self._library.educe_forest_forward(
             byref(
-                _Forest(
+                Forest(
                     blocks=table.blocks.ctypes.data, ranges=table.ranges.ctypes.data,
                     query_rows=query.data_ptr(), key_rows=key.data_ptr(),
                     value_rows=value.data_ptr(), lse=lse.data_ptr(), out=out.data_ptr(),
@@ -466,7 +295,7 @@ class Kernels:
         found = tuple(torch.empty_like(x) for x in given)
         self._library.educe_forest_backward(
             byref(
-                _Forest(
+                Forest(
                     blocks=table.blocks.ctypes.data, ranges=table.ranges.ctypes.data,
                     query_rows=query.data_ptr(), key_rows=key.data_ptr(),
                     value_rows=value.data_ptr(), grad_rows=grad.data_ptr(),
@@ -484,7 +313,7 @@ class Kernels:
 
     def can_tile(self, head_width: int) -> bool:
         """Return whether attention of training goes over tiles here; tensors must be bf16."""
-        return self.has_tiles and head_width % _BLOCK == 0 and head_width <= 4 * _BLOCK
+        return self.has_tiles and head_width % BLOCK == 0 and head_width <= 4 * BLOCK
 
     def tiled_forward(
         self,
@@ -534,9 +363,9 @@ class Kernels:
 
     def _tiled(
         self, table: TiledTable, heads: int, key_TKD: Tensor, scale: float
-    ) -> tuple[_Tiled, list[Tensor]]:
+    ) -> tuple[Tiled, list[Tensor]]:
         """Return the structure without its operands, and the list that keeps them alive."""
-        arguments = _Tiled(
+        arguments = Tiled(
             last=table.last.ctypes.data, smallest=table.smallest.ctypes.data,
             largest=table.largest.ctypes.data, tokens=table.tokens, padded=table.padded,
             heads=heads, kv_heads=key_TKD.shape[1], width=key_TKD.shape[2], scale=scale,
@@ -546,7 +375,7 @@ class Kernels:
     def _arrange(
         self,
         table: TiledTable,
-        arguments: _Tiled,
+        arguments: Tiled,
         kept: list[Tensor],
         name: str,
         x_THD: Tensor,
@@ -564,7 +393,7 @@ class Kernels:
             addresses |= {"other": product[0].data_ptr(), "products": product[1].data_ptr()}
         self._library.educe_arrange(
             byref(
-                _Arrange(
+                Arrange(
                     x=x_THD.data_ptr(), tokens=tokens, padded=table.padded, heads=heads,
                     width=width, **addresses,
                 )
@@ -586,7 +415,7 @@ class Kernels:
         across = torch.empty((heads, width, stride) if columns else 0)
         self._library.educe_heads(
             byref(
-                _Heads(
+                Heads(
                     x=x_THD.data_ptr(), rows=rows.data_ptr(),
                     columns=across.data_ptr() if columns else None,
                     other=None if other is None else other.data_ptr(),
@@ -603,7 +432,7 @@ class Kernels:
 def _stride(tokens: int) -> int:
     """Return the length of a column: room to read past the end, and no power of two, whose lines
     would all fall on the same places of a cache."""
-    return (-(-tokens // _LANES) + 1) * _LANES + _LANES * (tokens % 512 < 2 * _LANES)
+    return (-(-tokens // LANES) + 1) * LANES + LANES * (tokens % 512 < 2 * LANES)
 
 
 _PART = 64  # rows whose gradients of a norm's weight are summed first
@@ -615,7 +444,7 @@ def suits(*tensors: Tensor) -> bool:
         t.device.type == "cpu"
         and t.is_contiguous()
         and t.dtype in (torch.float32, torch.bfloat16)
-        and t.shape[-1] % _LANES == 0
+        and t.shape[-1] % LANES == 0
         for t in tensors
     )
 
@@ -627,7 +456,7 @@ def kind(dtype: torch.dtype) -> int:
 
 def fits(width: int) -> bool:
     """Return whether rows of this width fill whole vectors."""
-    return width % _LANES == 0
+    return width % LANES == 0
 
 
 @functools.cache

@@ -28,12 +28,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from educe.engines.embedded.matrices import Gate, Matrix
 from educe.engines.embedded.tiles import TiledGate, TiledMatrix, Tiles, suit_tiles
 from educe.models.attention import AttentionContext
 from educe.models.load import LoadedModel, merged_state
-from educe.native.kernels import BFLOAT16, FLOAT32, NOTHING, Kernels, Norm, fits, kernels
+from educe.native.kernels import BFLOAT16, FLOAT32, NOTHING, Kernels, fits, kernels
+from educe.native.structures import Norm
 
 FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -44,65 +45,7 @@ def has_fused_forward(model: LoadedModel) -> bool:
     return config.model_type in FUSED and getattr(config, "hidden_act", "silu") == "silu"
 
 
-class _Matrix:
-    """A linear layer x W^T + b with the kernel's own weight layout where there is one."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.bias = bias
-        self._weight = weight
-        self._packed = _packs(weight)
-        if self._packed:
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_ROWS)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._packed:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self._weight, self.bias, "none", [], ""
-            )
-            return out
-        return functional.linear(x, self._weight, self.bias)
-
-    def silu(self, x: Tensor) -> Tensor:
-        if self._packed:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self._weight, self.bias, "swish", [], ""
-            )
-            return out
-        return functional.silu(functional.linear(x, self._weight, self.bias), inplace=True)
-
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return (x W^T + b) * other."""
-        if self._packed:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-                x, other, self._weight, self.bias, "mul"
-            )
-            return out
-        return functional.linear(x, self._weight, self.bias).mul_(other)
-
-
-_PACK_ROWS = 64
-
-
-class _Gate:
-    """silu(gate) * up, two matrices of one input."""
-
-    def __init__(self, gate: Any, up: Any) -> None:
-        self.gate, self.up = gate, up
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = self.up.times(x, self.gate.silu(x))
-        return out
-
-
 _EDGES = 1024  # bytes a layer, for matrices that begin at whole lines
-
-
-def _packs(weight: Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    if weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
 
 
 class _Layer:
@@ -182,13 +125,13 @@ class _Shape:
         weight = weight.to(self.dtype).contiguous()
         if self.tiles is not None and suit_tiles(*weight.shape, weight.dtype):
             return TiledMatrix(self.tiles, weight, bias)
-        return _Matrix(weight, bias)
+        return Matrix(weight, bias)
 
     def gate(self, gate: Tensor, up: Tensor) -> Any:
         """Return silu(x G^T) * (x U^T) of a layer."""
         if self.tiles is not None:
             return TiledGate(self.tiles, gate.to(self.dtype), up.to(self.dtype))
-        return _Gate(self.matrix(gate), self.matrix(up))
+        return Gate(self.matrix(gate), self.matrix(up))
 
     def matrices(self) -> list[tuple[int, int]]:
         """Return the outputs and inputs of a layer's matrices, the gate's and its mate's as one."""

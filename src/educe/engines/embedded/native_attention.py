@@ -18,7 +18,8 @@ from educe.engines.embedded.attention import PrefillContext
 from educe.engines.embedded.cache import CacheStore
 from educe.engines.embedded.fused import Joined
 from educe.engines.embedded.scheduler import Row
-from educe.native.kernels import Attend, Kernels, kind
+from educe.native.kernels import Kernels, kind
+from educe.native.structures import Attend
 
 _FIELDS = 5  # of struct Segment in kernels.c
 

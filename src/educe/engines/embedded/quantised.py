@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 
 from educe.core.forest import Span
-from educe.engines.embedded.fused import FusedForward, Joined, Steps, _Gate, _Layer, _Shape
+from educe.engines.embedded.fused import FusedForward, Joined, Steps, _Layer, _Shape
+from educe.engines.embedded.matrices import Gate
 from educe.engines.embedded.tiles import TiledGate, TiledMatrix, suit_tiles
 from educe.models.attention import ForestContext
-from educe.native.kernels import INT8, NOTHING, Gated, Kernels, Norm, Quantise
+from educe.native.kernels import INT8, NOTHING, Kernels
+from educe.native.structures import Gated, Norm, Quantise
 
 _TOP = 127.0
 _TINY = 1e-20
@@ -78,7 +80,7 @@ class _Int8Shape(_Shape):
         return torch.int8
 
     def gate(self, gate: Tensor, up: Tensor) -> Any:
-        return _Gate(self.matrix(gate), self.matrix(up))
+        return Gate(self.matrix(gate), self.matrix(up))
 
     def folded(self, weight: Tensor, norm: Tensor) -> Tensor:
         """Norm weights stay with the activations: they make the few huge channels small."""
@@ -163,7 +165,7 @@ class QuantisedForward(FusedForward):
     def _narrow_gate(self, gate: Tensor, up: Tensor) -> Any:
         tiles = self._shape.tiles
         if tiles is None:
-            return _Gate(self._narrow(gate, None), self._narrow(up, None))
+            return Gate(self._narrow(gate, None), self._narrow(up, None))
         (gate, gate_scales), (up, up_scales) = _rounded(gate), _rounded(up)
         return TiledGate(tiles, gate, up, (gate_scales, up_scales))
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from educe.native.kernels import BFLOAT16, FLOAT32, Kernels, Product
+from educe.native.kernels import BFLOAT16, FLOAT32, Kernels
+from educe.native.structures import Product
 
 _PANEL = 32
 _STEP = 64  # bytes of inputs
