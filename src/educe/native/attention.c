@@ -290,7 +290,7 @@ static void shape_attention(int64_t num_queries) {
         s.columns[i] = i == 0 || i == 2 ? (uint16_t)(num_queries * 4) : 64;
         s.rows[i] = i == 3 || i > 5 ? (uint8_t)num_queries : LANES;
     }
-    _tile_loadconfig(&s);
+    shape(&s);
 }
 
 /* Scores of four queries with 16 tokens, from rows [16 tokens, 16 queries] to [4 queries, tokens]. */
@@ -327,6 +327,7 @@ INLINE void tile_scores(const uint16_t *keys, int64_t count, const uint32_t *pac
             memcpy(edge, from, (size_t)(many * width * 2));
             from = edge;
         }
+        WRITTEN();
         _tile_zero(0);
         for (int64_t k = 0; k < width / PART; k++) {
             _tile_loadd(1, from + k * PART, width * 2);
@@ -365,7 +366,7 @@ INLINE void tile_attend(const char *keys, const char *values, int64_t length, co
                         int64_t *shaped) {
     char tiles[CHUNK / PART * (width / LANES) * 1024] __attribute__((aligned(64)));
     uint32_t packed[LANES * width / 2];
-    float scores[LANES + 3][CHUNK] __attribute__((aligned(64)));
+    float scores[LANES][CHUNK] __attribute__((aligned(64)));
     uint16_t shares[LANES][CHUNK] __attribute__((aligned(64)));
     float found[LANES][PART] __attribute__((aligned(64)));
     for (int64_t first = 0; first < length; first += CHUNK) {
@@ -399,6 +400,7 @@ INLINE void tile_attend(const char *keys, const char *values, int64_t length, co
                 }
                 s->weights[from + q] += total(weight);
             }
+            WRITTEN();
             for (int64_t i = 0; i < width; i += PART) {
                 const char *at = tiles + i / LANES * 1024;
                 _tile_zero(6);

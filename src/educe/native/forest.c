@@ -106,12 +106,13 @@ static void shape_blocks(void) {
         s.columns[i] = 64;
         s.rows[i] = LANES;
     }
-    _tile_loadconfig(&s);
+    shape(&s);
 }
 
 /* out [32, 32] = rows [32, D] . words^T */
 INLINE void multiply(const uint16_t *rows, const uint16_t *words, float *out,
                      const int64_t width) {
+    WRITTEN();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -135,6 +136,7 @@ INLINE void multiply(const uint16_t *rows, const uint16_t *words, float *out,
 /* sums [32, D] += shares [32, 32 a block] . the blocks' pairs */
 INLINE void add_blocks(float *sums, const uint16_t *shares, const uint16_t *pairs, const Found *f,
                        const int64_t width) {
+    WRITTEN();
     for (int64_t i = 0; i < width; i += SIDE) {
         float *low = sums + i, *high = sums + LANES * width + i;
         _tile_loadd(0, low, width * 4);

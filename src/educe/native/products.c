@@ -73,13 +73,14 @@ INLINE void shape_tiles(int64_t first, int64_t second) {
     s.rows[0] = s.rows[1] = s.rows[4] = (uint8_t)first;
     s.rows[2] = s.rows[3] = s.rows[5] = (uint8_t)(second ? second : 1);
     s.rows[6] = s.rows[7] = LANES;
-    _tile_loadconfig(&s);
+    shape(&s);
 }
 
 /* Sums [up to 32, 32] of one panel; each step asks for ``lines`` of what is read next. */
 INLINE void sum_panel(const char *x, int64_t stride, const char *weight, int64_t steps,
                       const int two, const int integers, const char *ahead, const int lines,
                       void *sums) {
+    WRITTEN();
     _tile_zero(0);
     _tile_zero(1);
     if (two) {

@@ -24,13 +24,16 @@
 #define PAIRS 0
 #endif
 
-#if PAIRS && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && \
+#if PAIRS && defined(__x86_64__) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && \
     defined(__linux__)
 #define TILES 1 /* matrices of 16 rows of 64 bytes are multiplied at once */
 #else
 #define TILES 0
 #endif
 extern int educe_tiles; /* and the system lets us */
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
 
 #if TILES
 /* Rows and bytes of a row of the eight tiles. */
@@ -39,6 +42,12 @@ typedef struct {
     uint16_t columns[16];
     uint8_t rows[16];
 } Shapes;
+
+/* gcc's own says that it reads eight bytes, so that the stores of the others may be left out. */
+INLINE void shape(const Shapes *s) { __asm__ volatile("ldtilecfg %0" : : "m"(*s)); }
+
+/* Nor do gcc's tile loads say that they read memory: what they read is written before this. */
+#define WRITTEN() __asm__ volatile("" : : : "memory")
 #endif
 
 typedef float vf __attribute__((vector_size(64)));
@@ -46,8 +55,6 @@ typedef int32_t vi __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
 typedef uint16_t vh __attribute__((vector_size(32)));
 typedef int8_t vb __attribute__((vector_size(16)));
-#define LANES 16
-#define INLINE static inline __attribute__((always_inline))
 
 /* Threads */
 

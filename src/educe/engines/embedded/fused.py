@@ -45,9 +45,6 @@ def has_fused_forward(model: LoadedModel) -> bool:
     return config.model_type in FUSED and getattr(config, "hidden_act", "silu") == "silu"
 
 
-_EDGES = 1024  # bytes a layer, for matrices that begin at whole lines
-
-
 class _Layer:
     """One decoder layer's matrices; see the module's text for what is folded into them."""
 
@@ -342,7 +339,7 @@ class FusedForward:
         assert self.kernels is not None
         numbers = num_layers * sum(o * i for o, i in shape.matrices()) + vocabulary * shape.width
         # Enough for bf16 everywhere; what 8-bit matrices leave is never touched.
-        shape.tiles = Tiles(self.kernels, numbers * shape.dtype.itemsize + _EDGES * num_layers)
+        shape.tiles = Tiles(self.kernels, numbers * shape.dtype.itemsize)
 
     def release(self) -> None:
         """Let go of the packed weights; ``load`` makes them again."""

@@ -19,7 +19,6 @@ from educe.native.structures import Product
 _PANEL = 32
 _STEP = 64  # bytes of inputs
 _ADDED = 2  # the kind of output that is added to what is there
-_ALIGNED = 64
 
 
 def suit_tiles(outputs: int, inputs: int, dtype: torch.dtype) -> bool:
@@ -42,7 +41,7 @@ class Tiles:
     def pack(self, weight_OI: Tensor) -> Tensor:
         """Return the weight in the order of the tiles."""
         size = weight_OI.numel() * weight_OI.itemsize
-        first = -(-self._used // _ALIGNED) * _ALIGNED
+        first = self._used  # whole lines: every size is a multiple of a panel's step
         if first + size > len(self._room):
             raise ValueError(f"no room for {size} bytes behind {first} of {len(self._room)}")
         self._used = first + size
@@ -63,6 +62,7 @@ class TiledMatrix:
     ) -> None:
         self._kernels = tiles.kernels
         self._outputs = len(weight_OI)
+        self._dtype = weight_OI.dtype
         self._kept = (
             tiles.pack(weight_OI),
             None if bias is None else bias.float().contiguous(),
@@ -96,6 +96,8 @@ class TiledMatrix:
         self._run(out_NO, x_NI, row_scales, _ADDED)
 
     def _run(self, out: Tensor, x_NI: Tensor, row_scales: Tensor | None, kind: int) -> None:
+        if x_NI.dtype is not self._dtype or not x_NI.is_contiguous():
+            raise TypeError(f"wanted contiguous rows of {self._dtype}, got {x_NI.dtype}")
         product = self._product
         product.x, product.out, product.rows = x_NI.data_ptr(), out.data_ptr(), len(x_NI)
         product.row_scales = None if row_scales is None else row_scales.data_ptr()
