@@ -52,8 +52,15 @@ def wait_for_rest(sandbox: Sandbox, seconds: float = 30.0) -> str:
 
 
 def look(sandbox: Sandbox) -> HostState:
-    """Return the state of a sandbox at rest."""
+    """Return the state of a sandbox at rest.
+
+    A box on order holds some of its descriptors, nobody knows how many: wait for it to be ready.
+    """
+    deadline = time.monotonic() + 30.0
     stats = sandbox.stats()
+    while stats["arming"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+        stats = sandbox.stats()
     pids = [stats["pid"], *stats["zygotes"]]
     num_groups = sum(
         len(list(Path(parent).glob(f"educe-{stats['pid']}/job*")))
