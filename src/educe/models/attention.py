@@ -405,14 +405,16 @@ class ForestContext:
 
     def _table_of(self, native: Kernels, query: Tensor) -> ForestTable | TiledTable | None:
         """Return the table of the kernels that are fastest here, None for torch's."""
-        spans = [(s.start, s.end, s.last) for s in self.spans]
         if query.dtype == torch.bfloat16 and native.can_tile(query.shape[-1]):
-            self._tiled = self._tiled or TiledTable(spans)
+            self._tiled = self._tiled or TiledTable(self._bounds())
             return self._tiled
         if self._is_short:
-            self._table = self._table or ForestTable(spans)
+            self._table = self._table or ForestTable(self._bounds())
             return self._table
         return None
+
+    def _bounds(self) -> list[tuple[int, int, int]]:
+        return [(span.start, span.end, span.last) for span in self.spans]
 
 
 def _keys_a_query(spans: Sequence[Span]) -> float:

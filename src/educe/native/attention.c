@@ -63,13 +63,6 @@ INLINE void fetch_some(Ahead *ahead) {
 }
 
 /* The scores of up to 16 tokens with one query; what is behind the last token is -inf. */
-INLINE vi lanes(void) {
-    static const int32_t places[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vi at;
-    memcpy(&at, places, sizeof at);
-    return at;
-}
-
 INLINE vf masked(vf scores, int64_t count) {
     return pick(lanes() < (int32_t)count, scores, all(-__builtin_inff()));
 }
@@ -394,8 +387,7 @@ INLINE void tile_attend(const char *keys, const char *values, int64_t length, co
                 }
                 for (int64_t t = 0; t < parts * PART; t += LANES) {
                     vf w = t < count ? exponential(load(&scores[q][t]) - before) : all(0.0f);
-                    vh h = narrowed(w);
-                    memcpy(&shares[q][t], &h, sizeof h);
+                    store_kind(&shares[q][t], 0, w, 1);
                     weight += w;
                 }
                 s->weights[from + q] += total(weight);

@@ -161,29 +161,17 @@ INLINE void add_blocks(float *sums, const uint16_t *shares, const uint16_t *pair
     }
 }
 
-INLINE vi lane_numbers(int64_t first) {
-    static const int32_t places[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vi at;
-    memcpy(&at, places, sizeof at);
-    return at + (int32_t)first;
-}
-
 /* Which of 16 keys a query sees. */
 INLINE vi seen_keys(const Tiled *a, int64_t query, int64_t first_key) {
     vi lasts;
     memcpy(&lasts, a->last + first_key, sizeof lasts);
-    return (lane_numbers(first_key) <= (int32_t)query) & (lasts > (int32_t)query);
+    return (lanes() + (int32_t)first_key <= (int32_t)query) & (lasts > (int32_t)query);
 }
 
 /* Which of 16 queries see a key. */
 INLINE vi seeing_queries(const Tiled *a, int64_t first_query, int64_t key) {
-    vi queries = lane_numbers(first_query);
+    vi queries = lanes() + (int32_t)first_query;
     return (queries >= (int32_t)key) & (queries < a->last[key]);
-}
-
-INLINE void store_shares(uint16_t *to, vf v) {
-    vh h = narrowed(v);
-    memcpy(to, &h, sizeof h);
 }
 
 /* Write rows [32, D] of a block to [T, heads, D]. */
@@ -193,7 +181,7 @@ static void write_block(const Tiled *a, uint16_t *out, int64_t heads, int64_t he
         uint16_t *to = out + ((block * SIDE + t) * heads + head) * a->width;
         float factor = by ? scale / by[t] : scale;
         for (int64_t i = 0; i < a->width; i += LANES)
-            store_shares(to + i, load(sums + t * a->width + i) * factor);
+            store_kind(to, i, load(sums + t * a->width + i) * factor, 1);
     }
 }
 
@@ -232,7 +220,7 @@ INLINE void forward_blocks(const Tiled *a, const Found *f, int64_t block, int64_
         }
         for (int64_t t = 0; t < f->count * SIDE; t += LANES) {
             vf w = exponential(load(&scores[q][t]) - before);
-            store_shares(&shares[q][t], w);
+            store_kind(&shares[q][t], 0, w, 1);
             weight += w;
         }
         r->weights[q] += total(weight);
@@ -293,7 +281,7 @@ INLINE void query_blocks(const Tiled *a, const Found *f, int64_t block, int64_t 
                 v *= load(&slopes[q][t]) - delta;
                 if (f->partly[p])
                     v = pick(seen_keys(a, block * SIDE + q, f->at[p] * SIDE + i), v, all(0.0f));
-                store_shares(&shares[q][t], v);
+                store_kind(&shares[q][t], 0, v, 1);
             }
     }
     add_blocks(sums, &shares[0][0], a->key_pairs + others, f, width);
@@ -345,8 +333,8 @@ INLINE void key_blocks(const Tiled *a, const Found *f, int64_t block, int64_t he
                     weight = pick(seen, weight, all(0.0f));
                     slant = pick(seen, slant, all(0.0f));
                 }
-                store_shares(&shares[t][at], weight);
-                store_shares(&slants[t][at], slant);
+                store_kind(&shares[t][at], 0, weight, 1);
+                store_kind(&slants[t][at], 0, slant, 1);
             }
         }
     add_blocks(value_sums, &shares[0][0], a->grad_pairs + others, f, width);

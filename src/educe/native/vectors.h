@@ -141,6 +141,14 @@ INLINE vf larger(vf a, vf b) {
 #endif
 }
 
+/* 0 to 15 */
+INLINE vi lanes(void) {
+    static const int32_t places[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vi at;
+    memcpy(&at, places, sizeof at);
+    return at;
+}
+
 INLINE vf swap8(vf v) {
     return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
 }

@@ -139,9 +139,7 @@ class _Shape:
 
     def suits_tiles(self) -> bool:
         """Return whether all of a layer's matrices fill whole tiles."""
-        # A panel of the gate and one of its mate take turns.
-        whole = self.feed_width % 32 == 0
-        return whole and all(suit_tiles(*m, self.narrow) for m in self.matrices())
+        return all(suit_tiles(*m, self.narrow) for m in self.matrices())
 
     @property
     def narrow(self) -> torch.dtype:
