@@ -40,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from educe.native.kernels import kernels
 
         native = kernels()
-        if native is None or not native.has_tiles:
-            sys.exit("this processor has no matrix tiles, or there are no kernels: `educe doctor`")
+        if native is None or not native.has_blocks:
+            sys.exit("no products of our own on this processor: see `educe doctor`")
         for threads in given.threads:
             torch.set_num_threads(threads)
             native.use_threads()

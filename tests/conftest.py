@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,21 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     root = tmp_path_factory.mktemp("tiny")
     return {name: save_tiny(root / name, name, seed=1) for name in ARCHITECTURES}
+
+
+@pytest.fixture(params=["tiles", "vectors"])
+def product_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each way in which the compiled kernels multiply blocks here; tiles also do it by vectors."""
+    from educe.native.build import open_library
+    from educe.native.kernels import kernels
+
+    found = kernels()
+    if found is None or not found.has_blocks:
+        pytest.skip("no products of our own on this processor")
+    if request.param == "tiles" and not found.has_tiles:
+        pytest.skip("this processor has no matrix tiles")
+    flag = ctypes.c_int.in_dll(open_library().library, "educe_tiles")
+    before = flag.value
+    flag.value = int(request.param == "tiles")
+    yield request.param
+    flag.value = before

@@ -15,7 +15,7 @@ import pytest
 from educe.native.kernels import kernels
 
 pytestmark = pytest.mark.skipif(
-    not getattr(kernels(), "has_tiles", False), reason="this processor has no matrix tiles"
+    not getattr(kernels(), "has_blocks", False), reason="no products of our own on this processor"
 )
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -46,8 +46,9 @@ def test_other_levels_of_optimisation(level, tmp_path):
 
 
 AT_THE_EDGE = """
-import ctypes, mmap, torch
+import ctypes, mmap, sys, torch
 from educe.engines.embedded.tiles import TiledMatrix, Tiles
+from educe.native.build import open_library
 from educe.native.kernels import kernels
 from educe.native.tables import TiledTable
 
@@ -67,13 +68,20 @@ def guarded(tensor):
     return out
 
 native = kernels()
+tiles_on = ctypes.c_int.in_dll(open_library().library, "educe_tiles")
+tiles_on.value = int(sys.argv[1] == "tiles")
 for rows in (1, 8, 15, 16, 17, 31, 33, 49, 70):
-    tiles = Tiles(native, 64 * 576 * 2)
+    tiles = Tiles(native, 64 * 576 * 3)
     weight = torch.randn(64, 576).bfloat16()
     matrix = TiledMatrix(tiles, weight)
     x, out = guarded(torch.randn(rows, 576).bfloat16()), guarded(torch.zeros(rows, 64))
     matrix.into(out, x)
     assert torch.allclose(out, x.float() @ weight.float().T, atol=1e-2, rtol=1e-4), rows
+    whole, scales = weight.char(), torch.rand(64)
+    matrix = TiledMatrix(tiles, whole, scales=guarded(scales))
+    x, own = guarded(torch.randint(-127, 128, (rows, 576)).char()), guarded(torch.rand(rows))
+    matrix.into(out := guarded(torch.zeros(rows, 64)), x, own)
+    assert torch.allclose(out, x.float() @ whole.float().T * scales * own[:, None]), rows
 for tokens in (1, 31, 33, 65, 200):
     table = TiledTable([(0, tokens, tokens)])
     parts = [guarded(torch.randn(tokens, n, 64).bfloat16()) for n in (6, 2, 2)]
@@ -85,9 +93,10 @@ print("all within their pages")
 """
 
 
-def test_nothing_is_read_or_written_past_the_end():
+def test_nothing_is_read_or_written_past_the_end(product_way):
     done = subprocess.run(
-        [sys.executable, "-c", AT_THE_EDGE], env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", AT_THE_EDGE, product_way],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

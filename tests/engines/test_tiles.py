@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,9 @@ from educe.engines.embedded import EmbeddedEngine
 from educe.engines.embedded.tiles import TiledGate, TiledMatrix, Tiles, suit_tiles
 from educe.models.load import LoadedModel
 from educe.models.tiny import ARCHITECTURES, save_tiny
-from educe.native.build import open_library
-from educe.native.kernels import Kernels, kernels
+from educe.native.kernels import kernels
 
-pytestmark = pytest.mark.skipif(
-    not getattr(kernels(), "has_tiles", False), reason="this processor has no matrix tiles"
-)
+pytestmark = pytest.mark.usefixtures("product_way")
 # Rows that fill no tile, one, one and a bit, several, and more than one chunk.
 ROWS = (1, 7, 16, 17, 32, 33, 64, 70, 1400)
 WIDTHS = {"head_dim": 64, "hidden_size": 192, "intermediate_size": 128, "num_attention_heads": 6}
@@ -221,18 +217,12 @@ def test_reads_the_weights_again(folders, dtype):
     assert torch.equal(forward.logits(hidden), fresh)
 
 
-def test_without_the_systems_leave_torchs_products_do_it(folders, monkeypatch):
-    """As on a processor without tiles: neither products nor attention use them."""
+def test_without_blocks_torchs_products_do_it(folders, monkeypatch):
+    """As on a processor without them."""
     model = shaken(folders["llama"])
     reference = {n: c.token_ids for n, c in run(model, "module", torch.float32).items()}
-    flag = ctypes.c_int.in_dll(open_library().library, "educe_tiles")
-    monkeypatch.setattr(Kernels, "has_tiles", False, raising=False)
-    monkeypatch.setattr(kernels(), "has_tiles", False)
-    flag.value = 0
-    try:
-        engine, ours = forced_logits(model, "auto", torch.bfloat16, reference)
-    finally:
-        flag.value = 1
+    monkeypatch.setattr(kernels(), "has_blocks", False)
+    engine, ours = forced_logits(model, "auto", torch.bfloat16, reference)
     assert engine._runner.forward.shape.tiles is None
     _, torchs = forced_logits(model, "torch", torch.bfloat16, reference)
     for got, want in zip(ours, torchs, strict=True):

@@ -120,7 +120,7 @@ def test_compiled_kernels_equal_the_dense_mask(dtype, tiles, sizes, seed, monkey
     if kernels() is None:
         pytest.skip("no compiled kernels here")
     if not tiles:
-        monkeypatch.setattr(kernels(), "has_tiles", False)
+        monkeypatch.setattr(kernels(), "has_blocks", False)
     heads, kv_heads, width = sizes
     total = 330
     spans = drawn_forest(seed, total)

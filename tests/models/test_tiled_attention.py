@@ -10,9 +10,7 @@ from educe.models.attention import ForestContext, forest_mask
 from educe.native.kernels import kernels
 from educe.native.tables import TiledTable
 
-pytestmark = pytest.mark.skipif(
-    not getattr(kernels(), "has_tiles", False), reason="this processor has no matrix tiles"
-)
+pytestmark = pytest.mark.usefixtures("product_way")
 FORESTS = {
     "one token": [Span(0, 1, 1)],
     "one block": [Span(0, 32, 32)],

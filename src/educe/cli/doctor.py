@@ -91,9 +91,10 @@ def _kernels() -> str:
     from educe.native.build import open_library
 
     opened = open_library()
-    if opened.library is not None and opened.library.educe_has_tiles():
-        return f"{opened.told}, with matrix tiles (AMX)"
-    return opened.told
+    if opened.library is None or not opened.library.educe_has_blocks():
+        return opened.told
+    how = "on matrix tiles (AMX)" if opened.library.educe_has_tiles() else "by bf16 vectors"
+    return f"{opened.told}, with products of our own {how}"
 
 
 def _sandbox() -> str:

@@ -1,4 +1,4 @@
-/* Attention of training on the tiles of AMX, for bf16 packs whose tokens see many others.
+/* Attention of training in blocks, on the tiles of AMX or by vectors of bf16 pairs, for bf16 packs.
 
    Shapes: T tokens, P tokens filled up to whole blocks of 32, H query heads, K key/value heads, D
    head width (a multiple of 32).
@@ -15,7 +15,7 @@
 
 #include "vectors.h"
 
-#if TILES
+#if BLOCKS
 
 #define SIDE 32
 #define PARTS 4
@@ -101,16 +101,25 @@ static void found_block(const Tiled *a, Found *f, int64_t block, int64_t queries
 }
 
 static void shape_blocks(void) {
+#if TILES
+    if (!educe_tiles) return;
     Shapes s = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         s.columns[i] = 64;
         s.rows[i] = LANES;
     }
     shape(&s);
+#endif
 }
 
-/* out [32, 32] = rows [32, D] . words^T */
-INLINE void multiply(const uint16_t *rows, const uint16_t *words, float *out,
+static void release_blocks(void) {
+#if TILES
+    if (educe_tiles) _tile_release();
+#endif
+}
+
+#if TILES
+INLINE void multiply_on_tiles(const uint16_t *rows, const uint16_t *words, float *out,
                      const int64_t width) {
     WRITTEN();
     _tile_zero(0);
@@ -133,8 +142,7 @@ INLINE void multiply(const uint16_t *rows, const uint16_t *words, float *out,
     _tile_stored(3, out + LANES * CHUNK + LANES, CHUNK * 4);
 }
 
-/* sums [32, D] += shares [32, 32 a block] . the blocks' pairs */
-INLINE void add_blocks(float *sums, const uint16_t *shares, const uint16_t *pairs, const Found *f,
+INLINE void add_on_tiles(float *sums, const uint16_t *shares, const uint16_t *pairs, const Found *f,
                        const int64_t width) {
     WRITTEN();
     for (int64_t i = 0; i < width; i += SIDE) {
@@ -159,6 +167,66 @@ INLINE void add_blocks(float *sums, const uint16_t *shares, const uint16_t *pair
         _tile_stored(2, high, width * 4);
         _tile_stored(3, high + LANES, width * 4);
     }
+}
+#endif
+
+/* ``count`` rows of what ``multiply`` does, by vectors. */
+INLINE void multiply_rows(const uint16_t *rows, const uint16_t *words, float *out,
+                          const int64_t width, const int count) {
+    vf sums[BLOCK_ROWS][2] = {0};
+    for (int64_t k = 0; k < width / SIDE; k++)
+        multiply_step((const char *)(rows + k * SIDE), width * 2,
+                      (const char *)(words + k * LANES * SIDE),
+                      (const char *)(words + LANES * width + k * LANES * SIDE), count, 0, sums);
+#pragma GCC unroll 12
+    for (int m = 0; m < count; m++)
+        for (int i = 0; i < 2; i++) store(out + m * CHUNK + i * LANES, sums[m][i]);
+}
+
+/* out [32, 32] = rows [32, D] . words^T */
+INLINE void multiply(const uint16_t *rows, const uint16_t *words, float *out,
+                     const int64_t width) {
+#if TILES
+    if (educe_tiles) {
+        multiply_on_tiles(rows, words, out, width);
+        return;
+    }
+#endif
+    multiply_rows(rows, words, out, width, 12);
+    multiply_rows(rows + 12 * width, words, out + 12 * CHUNK, width, 12);
+    multiply_rows(rows + 24 * width, words, out + 24 * CHUNK, width, 8);
+}
+
+INLINE void add_rows(float *sums, const uint16_t *shares, const uint16_t *pairs, const Found *f,
+                     const int64_t width, const int count) {
+    for (int64_t i = 0; i < width; i += SIDE) {
+        vf held[BLOCK_ROWS][2];
+#pragma GCC unroll 12
+        for (int m = 0; m < count; m++)
+            for (int j = 0; j < 2; j++) held[m][j] = load(sums + m * width + i + j * LANES);
+        for (int64_t p = 0; p < f->count; p++) {
+            const uint16_t *from = pairs + (f->at[p] * width + i) * SIDE;
+            multiply_step((const char *)(shares + p * SIDE), CHUNK * 2, (const char *)from,
+                          (const char *)(from + LANES * SIDE), count, 0, held);
+        }
+#pragma GCC unroll 12
+        for (int m = 0; m < count; m++)
+            for (int j = 0; j < 2; j++) store(sums + m * width + i + j * LANES, held[m][j]);
+    }
+}
+
+/* sums [32, D] += shares [32, 32 a block] . the blocks' pairs */
+INLINE void add_blocks(float *sums, const uint16_t *shares, const uint16_t *pairs, const Found *f,
+                       const int64_t width) {
+#if TILES
+    if (educe_tiles) {
+        add_on_tiles(sums, shares, pairs, f, width);
+        return;
+    }
+#endif
+    add_rows(sums, shares, pairs, f, width, 12);
+    add_rows(sums + 12 * width, shares + 12 * CHUNK, pairs, f, width, 12);
+    add_rows(sums + 24 * width, shares + 24 * CHUNK, pairs, f, width, 8);
 }
 
 /* Which of 16 keys a query sees. */
@@ -248,7 +316,7 @@ INLINE void forward_item(const Tiled *a, int64_t item, const int64_t width) {
         }
         f.count = 0;
     }
-    _tile_release();
+    release_blocks();
     for (int64_t g = 0; g < group; g++) {
         const int64_t head = kv * group + g;
         write_block(a, a->out, a->heads, head, block, sums[g], weights[g], 1.0f);
@@ -301,7 +369,7 @@ INLINE void query_item(const Tiled *a, int64_t item, const int64_t width) {
             query_blocks(a, &f, block, kv * group + g, kv, sums[g], width);
         f.count = 0;
     }
-    _tile_release();
+    release_blocks();
     for (int64_t g = 0; g < group; g++)
         write_block(a, a->out, a->heads, kv * group + g, block, sums[g], NULL, a->scale);
 }
@@ -359,7 +427,7 @@ INLINE void key_item(const Tiled *a, int64_t item, const int64_t width) {
         }
         if (f.count) key_blocks(a, &f, block, head, kv, key_sums, value_sums, width);
     }
-    _tile_release();
+    release_blocks();
     write_block(a, a->grad_keys, a->kv_heads, kv, block, key_sums, NULL, a->scale);
     write_block(a, a->grad_values, a->kv_heads, kv, block, value_sums, NULL, 1.0f);
 }

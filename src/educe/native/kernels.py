@@ -64,6 +64,7 @@ class Kernels:
         self._parallel = _parallel_address()
         # Asks the system for leave to use them, once a process.
         self.has_tiles = bool(library.educe_has_tiles())
+        self.has_blocks = bool(library.educe_has_blocks())
 
     def use_threads(self) -> None:
         """Take as many threads as torch has now, from torch's own pool."""
@@ -312,8 +313,8 @@ class Kernels:
         return found[0], found[1], found[2]
 
     def can_tile(self, head_width: int) -> bool:
-        """Return whether attention of training goes over tiles here; tensors must be bf16."""
-        return self.has_tiles and head_width % BLOCK == 0 and head_width <= 4 * BLOCK
+        """Return whether attention of training goes in blocks here; tensors must be bf16."""
+        return self.has_blocks and head_width % BLOCK == 0 and head_width <= 4 * BLOCK
 
     def tiled_forward(
         self,

@@ -1,4 +1,5 @@
-/* Matrix products on the tiles of AMX, for rows that are few against the weights.
+/* Matrix products on the tiles of AMX or by vectors of bf16 pairs, for rows that are few against the
+   weights.
 
    Shapes: N rows, I inputs, O outputs; numbers are bf16 or int8, sums fp32 or int32.
 
@@ -25,6 +26,7 @@ typedef struct {
     const float *bias;  /* [O] or NULL */
     const float *row_scales; /* [N], of int8 rows */
     const float *scales;     /* [O], of int8 weights, in the order of the packed panels */
+    const int32_t *offsets;  /* [O], -128 times the sum of an output's int8 weights */
     void *out;               /* [N, O] */
     int64_t rows, bytes, outputs; /* bytes of a row of x; outputs of the product, not of the gate */
     int32_t integers;             /* int8 */
@@ -42,6 +44,8 @@ int educe_has_tiles(void) {
 #endif
     return educe_tiles;
 }
+
+int educe_has_blocks(void) { return BLOCKS; }
 
 /* Weights [O, words of 4 bytes] to panels. */
 
@@ -63,6 +67,8 @@ static void pack_item(const void *arguments, int64_t panel) {
 }
 
 void educe_pack(const Pack *a) { spread(pack_item, a, a->outputs / PANEL, 1 << 20); }
+
+#if BLOCKS
 
 #if TILES
 
@@ -120,6 +126,42 @@ INLINE void sum_panel(const char *x, int64_t stride, const char *weight, int64_t
     }
 }
 
+#endif
+
+/* The same by vectors, of up to BLOCK_ROWS rows. */
+INLINE void sum_rows(const char *x, int64_t stride, const char *weight, int64_t steps,
+                     const int count, const int integers, const int32_t *offsets,
+                     const char *ahead, int64_t lines, float *sums) {
+    vf held[BLOCK_ROWS][2];
+#pragma GCC unroll 12
+    for (int m = 0; m < count; m++)
+        for (int i = 0; i < 2; i++)
+            held[m][i] = integers ? load((const float *)offsets + i * LANES) : all(0.0f);
+    for (int64_t k = 0; k < steps; k++, weight += 2 * TILE) {
+        for (int64_t i = 0; i < lines; i++) __builtin_prefetch(ahead + i * 64, 0, 2);
+        ahead += lines * 64;
+        multiply_step(x + k * STEP, stride, weight, weight + TILE, count, integers, held);
+    }
+#pragma GCC unroll 12
+    for (int m = 0; m < count; m++)
+        for (int i = 0; i < 2; i++) store(sums + m * PANEL + i * LANES, held[m][i]);
+}
+
+#define OF_ROWS(N)                                                                              \
+    static void sum_##N(const char *x, int64_t stride, const char *weight, int64_t steps,       \
+                        const int32_t *offsets, const char *ahead, int64_t lines, float *sums) { \
+        if (offsets)                                                                            \
+            sum_rows(x, stride, weight, steps, N, 1, offsets, ahead, lines, sums);              \
+        else                                                                                    \
+            sum_rows(x, stride, weight, steps, N, 0, offsets, ahead, lines, sums);              \
+    }
+OF_ROWS(1) OF_ROWS(2) OF_ROWS(3) OF_ROWS(4) OF_ROWS(5) OF_ROWS(6)
+OF_ROWS(7) OF_ROWS(8) OF_ROWS(9) OF_ROWS(10) OF_ROWS(11) OF_ROWS(12)
+typedef void (*sum_t)(const char *, int64_t, const char *, int64_t, const int32_t *, const char *,
+                      int64_t, float *);
+static const sum_t sum_table[BLOCK_ROWS + 1] = {NULL,  sum_1, sum_2, sum_3,  sum_4,  sum_5, sum_6,
+                                          sum_7, sum_8, sum_9, sum_10, sum_11, sum_12};
+
 INLINE vf rounded(vf v) { return (vf)(__builtin_convertvector(narrowed(v), vu) << 16); }
 
 /* Sixteen outputs of one row, from their sums. */
@@ -170,16 +212,23 @@ typedef struct {
 } Shared;
 
 INLINE void product_rows(const Product *a, int64_t unit, int64_t first, int64_t count,
-                         const int integers, const char *ahead, const int lines) {
-    const int64_t steps = a->bytes / STEP, panel = steps * 2 * TILE;
+                         const int integers, const int tiles, const char *ahead,
+                         const int64_t lines) {
+    const int64_t steps = a->bytes / STEP, panel = steps * 2 * TILE, pair = a->gated ? 2 : 1;
     const char *x = a->x + first * a->bytes;
-    const char *weight = a->weight + unit * panel * (a->gated ? 2 : 1);
+    const char *weight = a->weight + unit * panel * pair;
     float sums[2][PANEL * PANEL] __attribute__((aligned(64)));
-    for (int g = 0; g < (a->gated ? 2 : 1); g++) {
-        if (count > LANES)
-            sum_panel(x, a->bytes, weight, steps, 1, integers, ahead, lines, sums[g]);
+    (void)tiles;
+    for (int64_t g = 0; g < pair; g++) {
+        const int32_t *offsets = integers ? a->offsets + (unit * pair + g) * PANEL : NULL;
+#if TILES
+        if (tiles && count > LANES)
+            sum_panel(x, a->bytes, weight, steps, 1, integers, ahead, (int)lines, sums[g]);
+        else if (tiles)
+            sum_panel(x, a->bytes, weight, steps, 0, integers, ahead, (int)lines, sums[g]);
         else
-            sum_panel(x, a->bytes, weight, steps, 0, integers, ahead, lines, sums[g]);
+#endif
+            sum_table[count](x, a->bytes, weight, steps, offsets, ahead, lines, sums[g]);
         weight += panel;
         ahead += steps * lines * 64;
     }
@@ -189,45 +238,65 @@ INLINE void product_rows(const Product *a, int64_t unit, int64_t first, int64_t 
         finish_panel(a, sums[0], first, count, unit * PANEL, integers);
 }
 
-INLINE void product_kind(const Shared *s, int64_t item, const int integers) {
+/* What is read after a piece: the next one, and at the end of a group what this thread will take,
+   or what lies behind this matrix, which is the one that is multiplied next. */
+INLINE const char *next_piece(const Shared *s, int64_t unit, int64_t last, int64_t size) {
+    int64_t next = unit + 1 < last ? unit + 1 : unit + 1 + s->group * (educe_threads - 1);
+    return s->product->weight + next * size;
+}
+
+INLINE void product_kind(const Shared *s, int64_t item, const int integers, const int tiles) {
     const Product *a = s->product;
     int64_t pair = a->gated ? 2 : 1, units = a->outputs / PANEL / pair;
     int64_t first_row = item / s->pieces * s->rows;
     int64_t last_row = smaller(first_row + s->rows, a->rows);
     int64_t unit = item % s->pieces * s->group, last = smaller(unit + s->group, units);
-    int64_t shaped = 0, size = a->bytes / STEP * 2 * TILE * pair;
-    int64_t blocks = (last_row - first_row + PANEL - 1) / PANEL;
+    int64_t steps = a->bytes / STEP * pair, size = steps * 2 * TILE, many = last_row - first_row;
+    /* Blocks of rows, by vectors all of about the same size. */
+    int64_t blocks = tiles ? (many + PANEL - 1) / PANEL : (many + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    int64_t side = tiles ? PANEL : (many + blocks - 1) / blocks;
+    /* Each asks for its part of what is read next; many rows make reading the weights no matter. */
+    int64_t lines = blocks > 8 ? 0 : (PANEL + blocks - 1) / blocks;
+#if TILES
+    int64_t shaped = 0;
+#endif
     for (; unit < last; unit++) {
-        /* Each block of rows asks for its part of what is read next: of the next piece's, and at
-           the end of what lies behind this matrix, which is the one that is multiplied next. */
-        int64_t next = unit + 1 < last ? unit + 1 : unit + 1 + s->group * (educe_threads - 1);
-        const char *ahead = a->weight + next * size;
-        for (int64_t row = first_row; row < last_row; row += PANEL) {
-            int64_t count = smaller(last_row - row, PANEL);
-            if (count != shaped) {
+        const char *ahead = next_piece(s, unit, last, size);
+        for (int64_t row = first_row; row < last_row; row += side, ahead += steps * lines * 64) {
+            int64_t count = smaller(last_row - row, side);
+#if TILES
+            if (tiles && count != shaped) {
                 shape_tiles(smaller(count, LANES), count > LANES ? count - LANES : 0);
                 shaped = count;
             }
-            const int64_t part = (row - first_row) / PANEL;
-            if (blocks == 1)
-                product_rows(a, unit, row, count, integers, ahead, 32);
-            else if (blocks == 2)
-                product_rows(a, unit, row, count, integers, ahead + part * size / 2, 16);
-            else if (blocks <= 4)
-                product_rows(a, unit, row, count, integers, ahead + part * size / 4, 8);
-            else /* so many rows that reading the weights is no matter */
-                product_rows(a, unit, row, count, integers, ahead, 0);
+#endif
+            if (lines == 32)
+                product_rows(a, unit, row, count, integers, tiles, ahead, 32);
+            else if (lines == 16)
+                product_rows(a, unit, row, count, integers, tiles, ahead, 16);
+            else
+                product_rows(a, unit, row, count, integers, tiles, ahead, lines);
         }
     }
-    _tile_release();
+#if TILES
+    if (tiles) _tile_release();
+#endif
 }
 
 static void product_item(const void *arguments, int64_t item) {
     const Shared *s = arguments;
-    if (s->product->integers)
-        product_kind(s, item, 1);
+    int integers = s->product->integers;
+#if TILES
+    if (educe_tiles && integers)
+        product_kind(s, item, 1, 1);
+    else if (educe_tiles)
+        product_kind(s, item, 0, 1);
     else
-        product_kind(s, item, 0);
+#endif
+    if (integers)
+        product_kind(s, item, 1, 0);
+    else
+        product_kind(s, item, 0, 0);
 }
 
 #define CHUNK (768 * 1024) /* bytes of rows that stay in a core's cache beside a panel */

@@ -47,11 +47,11 @@ class Attend(ctypes.Structure):
 
 
 class Product(ctypes.Structure):
-    """x W^T on tiles; see products.c."""
+    """x W^T from packed weights; see products.c."""
 
     _fields_ = [
         ("x", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("row_scales", c_void_p),
-        ("scales", c_void_p), ("out", c_void_p),
+        ("scales", c_void_p), ("offsets", c_void_p), ("out", c_void_p),
         ("rows", c_int64), ("bytes", c_int64), ("outputs", c_int64),
         ("integers", c_int32), ("gated", c_int32), ("out_kind", c_int32),
     ]  # fmt: skip

@@ -24,7 +24,12 @@
 #define PAIRS 0
 #endif
 
-#if PAIRS && defined(__x86_64__) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && \
+#if PAIRS && defined(__AVX512VNNI__)
+#define BLOCKS 1 /* matrices are multiplied by our own code: on tiles where there are such, or by pairs */
+#else
+#define BLOCKS 0
+#endif
+#if BLOCKS && defined(__x86_64__) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && \
     defined(__linux__)
 #define TILES 1 /* matrices of 16 rows of 64 bytes are multiplied at once */
 #else
@@ -148,6 +153,41 @@ INLINE vi lanes(void) {
     memcpy(&at, places, sizeof at);
     return at;
 }
+
+/* Products of blocks by vectors */
+
+#if BLOCKS
+#define BLOCK_ROWS 12 /* whose sums stay in registers: 24 of 32, and two for the weights */
+
+/* sums += x . y, four bytes of x without sign by four of y with one. By name: between the types that
+   the intrinsic wants gcc copies sums to memory and back. */
+INLINE void add_bytes(vf *sums, __m512i x, __m512i y) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(x), "v"(y));
+}
+
+/* sums [count, 32] += rows [count, 64 bytes] . two tiles [16 words, 16 outputs], word by word: pairs
+   of bf16, or with ``integers`` four int8 each. Integer rows count 128 more than they are. */
+INLINE void multiply_step(const char *rows, int64_t stride, const char *low, const char *high,
+                          const int count, const int integers, vf sums[][2]) {
+    for (int64_t w = 0; w < 64; w += 4) {
+        __m512i one = _mm512_loadu_si512(low + w * LANES), two = _mm512_loadu_si512(high + w * LANES);
+#pragma GCC unroll 12
+        for (int m = 0; m < count; m++) {
+            int32_t word;
+            memcpy(&word, rows + m * stride + w, sizeof word);
+            __m512i x = _mm512_set1_epi32(word);
+            if (integers) {
+                x = _mm512_xor_si512(x, _mm512_set1_epi32((int32_t)0x80808080));
+                add_bytes(&sums[m][0], x, one);
+                add_bytes(&sums[m][1], x, two);
+            } else {
+                sums[m][0] = (vf)_mm512_dpbf16_ps((__m512)sums[m][0], (__m512bh)x, (__m512bh)one);
+                sums[m][1] = (vf)_mm512_dpbf16_ps((__m512)sums[m][1], (__m512bh)x, (__m512bh)two);
+            }
+        }
+    }
+}
+#endif
 
 INLINE vf swap8(vf v) {
     return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);

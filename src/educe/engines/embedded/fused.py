@@ -323,7 +323,7 @@ class FusedForward:
     def _uses_tiles(self) -> bool:
         return (
             self.kernels is not None
-            and self.kernels.has_tiles
+            and self.kernels.has_blocks
             and self._shape.dtype == torch.bfloat16
             and self._shape.suits_tiles()
         )

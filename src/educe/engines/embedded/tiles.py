@@ -67,12 +67,14 @@ class TiledMatrix:
             tiles.pack(weight_OI),
             None if bias is None else bias.float().contiguous(),
             None if scales is None else scales.float().contiguous(),
+            None if scales is None else _offsets(weight_OI),
         )
-        packed, bias, scales = self._kept
+        packed, bias, scales, offsets = self._kept
         self._product = Product(
             weight=packed.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             scales=None if scales is None else scales.data_ptr(),
+            offsets=None if offsets is None else offsets.data_ptr(),
             outputs=self._outputs,
             bytes=weight_OI.shape[1] * weight_OI.itemsize,
             integers=int(scales is not None),
@@ -119,6 +121,14 @@ class TiledGate(TiledMatrix):
         super().__init__(tiles, _by_panels(gate_FI, up_FI), scales=joined)
         self._product.gated = 1
         self._outputs //= 2
+
+
+def _offsets(weight_OI: Tensor) -> Tensor:
+    """Return what 8-bit sums start with, [O].
+
+    Vectors multiply bytes without a sign by bytes with one, so 128 is added to a row's numbers.
+    """
+    return weight_OI.sum(1, dtype=torch.int32) * -128
 
 
 def _by_panels(gate: Tensor, up: Tensor) -> Tensor:
