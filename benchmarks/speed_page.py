@@ -84,8 +84,8 @@ def line_of(row: Row, runs: Runs) -> str:
     return text + (f"  [{'; '.join(c.notes)}]" if c.notes else "")
 
 
-def page(runs: Runs) -> str:
-    """Return the section of docs/speed.md."""
+def page(found: Mapping[str, Runs]) -> str:
+    """Return the section of docs/speed.md; ``found`` has the runs of each kind of processor."""
     lines = [
         "Written by `python benchmarks/speed.py`: medians of runs that took turns, two cores,",
         "SmolLM2-135M-Instruct. W1: 8 prompts x 8 completions of at most 128 tokens, temperature",
@@ -95,7 +95,14 @@ def page(runs: Runs) -> str:
         "the bytes of the cache and the logits at the rate of a large copy. A peer that was",
         "stopped counts with the time that it had: the ratio is then a lower bound, and a line",
         "below says so.",
-        "",
+    ]
+    for kind, runs in found.items():
+        lines += ["", f"### {kind}", "", *_table(runs)]
+    return "\n".join(lines)
+
+
+def _table(runs: Runs) -> list[str]:
+    lines = [
         "| row | educe | peer | ratio | wanted | met | runs |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -112,7 +119,7 @@ def page(runs: Runs) -> str:
             f"{wanted} | {met} | {c.repeats} |"
         )
         noted += [f"- {row.name}: {note}" for note in c.notes]
-    return "\n".join([*lines, *(["", *noted] if noted else [])])
+    return [*lines, *(["", *noted] if noted else [])]
 
 
 def _number(value: float | None) -> str:

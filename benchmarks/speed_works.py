@@ -67,7 +67,7 @@ FP32 = ("--dtype", "float32")
 STEP = ("--steps", "1")
 # Fewer tokens a pack need less memory at the same speed; a prompt of 2,048 tokens must not be cut
 # off from its completions, so W2 keeps the default.
-SHORT = (*STEP, "--micro-batch-tokens", "2048")
+SHORT = (*STEP, "--micro-batch-tokens", "1536")
 ARMS = {
     "educe bf16": Arm("educe_rollouts.py", minutes=0.6),
     "vLLM bf16": Arm("vllm_rollouts.py", python="vllm", minutes=2.5),

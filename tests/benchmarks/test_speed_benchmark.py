@@ -69,7 +69,8 @@ def test_the_page_says_why_a_figure_is_missing() -> None:
         "educe step LoRA": [{"lines": [{"seconds": 40.0}]}],
         "TRL + peft": [{"lines": [], "note": "killed by SIGKILL (out of memory?)"}],
     }
-    page = speed_page.page(runs)
+    page = speed_page.page({"intel-amx": runs, "amd": {"educe step LoRA": [{"lines": []}]}})
+    assert page.index("### intel-amx") < page.index("| step-lora") < page.index("### amd")
     assert "| step-lora | educe step LoRA: 40.0 s | TRL + peft: - s | - | 5x | - | 1 |" in page
     assert "- step-lora: TRL + peft: killed by SIGKILL (out of memory?)" in page
     assert "rollouts-vllm" not in page
@@ -148,6 +149,22 @@ def test_peers_without_an_interpreter_are_left_out_and_small_writes_no_page(
     assert "of its own" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("vendor_id: GenuineIntel\nflags: avx2 avx512f avx512_bf16 amx_tile", "intel-amx"),
+        ("vendor_id: AuthenticAMD\nflags: avx2 avx512f avx512_bf16", "amd-avx512-bf16"),
+        ("processor: 0\nFeatures: asimd", "riscv"),
+    ],
+)
+def test_results_are_kept_by_kind_of_processor(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, name: str
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: cpuinfo)
+    monkeypatch.setattr("platform.machine", lambda: "riscv")
+    assert speed.kind() == name
+
+
 @pytest.mark.slow
 def test_our_own_arms_on_a_tiny_model(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +190,6 @@ def test_a_peer_that_was_stopped_gives_a_lower_bound() -> None:
     }
     step = speed_page.compared(ROWS["step-long"], runs)
     assert step.peer == 1300 and step.is_met
-    assert "- step-long: TRL long prompts, one row: stopped after 1300 s" in speed_page.page(runs)
+    assert "- step-long: TRL long prompts, one row: stopped after 1300 s" in speed_page.page({"any": runs})
     ours = {"educe long prompts, bf16": runs["TRL long prompts, one row"]}
     assert speed_page.compared(ROWS["step-long"], ours).ours is None
