@@ -3,8 +3,8 @@
     python benchmarks/native_attention.py [--threads 2] [--repeats 5]
 
 One layer of SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64) in bf16: forward and
-backward over packed segments, ours for short segments, ours on matrix tiles (where the processor
-has them) and torch's in turns, and one call of decoding for 64 rows whose layers are visited in
+backward over packed segments, ours for short segments, ours in blocks (on matrix tiles or by
+vectors of bf16 pairs, where the processor has them) and torch's in turns, and one call of decoding for 64 rows whose layers are visited in
 turn, as a step does. Milliseconds, the median of the repeats. About a minute.
 ``_FEW_KEYS`` of models/attention.py is chosen by the first table.
 """
@@ -85,7 +85,7 @@ def trained(name: str, cut: Sequence[tuple[int, int, int]], repeats: int) -> str
     times: dict[str, list[tuple[float, float]]] = {"short": [], "torch": []}
     native = kernels()
     if native is not None and native.can_tile(WIDTH):
-        times["tiles"] = []
+        times["blocks"] = []
     for repeat in range(repeats + 1):
         for kind, found in times.items():
             context = attention.ForestContext(spans)

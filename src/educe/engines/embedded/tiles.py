@@ -1,10 +1,11 @@
-"""Products of few rows on a processor's matrix tiles (AMX), with what follows them done on the way.
+"""Products of few rows by our own kernels, with what follows them done on the way.
 
 Shapes: N rows, I inputs, O outputs, F feed-forward width.
 
 A decode step reads every weight once, and reading is what it waits for. So packed weights lie one
 after the other in large pages in the order in which a step reads them, and a product asks for its
-next panel while it multiplies this one (``educe/native/products.c``). The sums of a row do not
+next panel while it multiplies this one (``educe/native/products.c``): on matrix tiles where the
+processor has them (AMX), by vectors of bf16 pairs otherwise. The sums of a row do not
 depend on the rows beside it or on the number of threads.
 """
 
