@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -149,8 +150,12 @@ class Queue:
     _running: dict[int, tuple[Arm, subprocess.Popen[bytes], float]] = field(default_factory=dict)
 
     def run(self, arms: Sequence[Arm], total: int) -> list[str]:
-        """Do the arms in order, at most ``workers`` at once; return the names of the failed."""
+        """Do the arms in order, at most ``workers`` at once; return the names of the failed.
+
+        An arm never outlives its queue: another one would write to the same folder.
+        """
         waiting, failed = list(arms), []
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             while waiting or self._running:
                 for place in range(self.workers):
@@ -164,6 +169,7 @@ class Queue:
                 process.terminate()
             for _, process, _ in self._running.values():
                 process.wait()
+            signal.signal(signal.SIGTERM, before)
         return failed
 
     def _start(self, arm: Arm, place: int) -> subprocess.Popen[bytes]:

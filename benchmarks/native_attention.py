@@ -4,8 +4,9 @@
 
 One layer of SmolLM2-135M's shape (9 query heads, 3 key/value heads of 64) in bf16: forward and
 backward over packed segments, ours for short segments, ours in blocks (on matrix tiles or by
-vectors of bf16 pairs, where the processor has them) and torch's in turns, and one call of decoding for 64 rows whose layers are visited in
-turn, as a step does. Milliseconds, the median of the repeats. About a minute.
+vectors of bf16 pairs, where the processor has them) and torch's in turns, and one call of decoding
+for 64 rows whose layers are visited in turn, as a step does. Milliseconds, the median of the
+repeats. About a minute.
 ``_FEW_KEYS`` of models/attention.py is chosen by the first table.
 """
 

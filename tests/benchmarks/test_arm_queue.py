@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,9 @@ from arm_queue import Arm, add_queue_options, parsed, run_arms
 def work(arm):
     with (Path(given.out) / "done").open("a") as file:
         file.write(arm.name + "\\n")
+    if arm.name == given.slow:
+        (Path(given.out) / "slow").write_text(str(os.getpid()))
+        time.sleep(600)
     if arm.name == given.bad:
         raise RuntimeError("as asked")
     return {{
@@ -32,6 +37,7 @@ def work(arm):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--bad", default="")
+parser.add_argument("--slow", default="")
 add_queue_options(parser, "unused")
 given = parsed(parser, None)
 arms = [Arm(f"a-{{seed}}", {{"seed": seed}}) for seed in range(3)]
@@ -110,3 +116,21 @@ def test_a_line_that_is_no_arms_is_refused(tmp_path):
     path.write_text('{"arm": "a"}\n[1]\n')
     with pytest.raises(SystemExit, match=r"results\.jsonl:2: not an arm's line"):
         Results(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_arms_end_with_their_queue(queue, number):
+    """What went on would write to the folder of the arm that the next command begins."""
+    script = queue.out.parent / "bench.py"
+    command = [sys.executable, str(script), "--out", str(queue.out), "--slow", "a-1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    told, deadline = queue.out / "slow", time.monotonic() + 60
+    while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child = int(told.read_text())
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert queue().returncode == 0 and len(queue.lines()) == 4

@@ -190,6 +190,8 @@ def test_a_peer_that_was_stopped_gives_a_lower_bound() -> None:
     }
     step = speed_page.compared(ROWS["step-long"], runs)
     assert step.peer == 1300 and step.is_met
-    assert "- step-long: TRL long prompts, one row: stopped after 1300 s" in speed_page.page({"any": runs})
+    assert "- step-long: TRL long prompts, one row: stopped after 1300 s" in speed_page.page(
+        {"any": runs}
+    )
     ours = {"educe long prompts, bf16": runs["TRL long prompts, one row"]}
     assert speed_page.compared(ROWS["step-long"], ours).ours is None
