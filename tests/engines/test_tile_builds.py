@@ -23,26 +23,56 @@ OTHER_LEVEL = """
 import sys, pytest
 from educe.native import build
 build._FLAGS = (sys.argv[1], *build._FLAGS[1:])
-chosen = "(dtype0 and llama) or product or integers or (deep and 64)"
+if len(sys.argv) > 5:
+    build._FLAGS += (f'-DEDUCE_EMULATED_TILES="{sys.argv.pop()}"',)
+chosen = sys.argv.pop(2)
 plain = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
 sys.exit(pytest.main([*plain, "-k", chosen, *sys.argv[2:]]))
 """
 
 
-@pytest.mark.parametrize("level", ["-O1", "-O2"])
-def test_other_levels_of_optimisation(level, tmp_path):
-    """gcc does not know what its own tile instructions read: this is where leaving it out shows."""
+FEW = "(dtype0 and llama) or product or integers or (deep and 64)"
+
+
+def run_again(folder: Path, level: str, chosen: str, *options: str) -> str:
+    """Run tests of tiles with kernels that are compiled anew; return what pytest printed."""
     files = [
         str(TESTS / "engines" / "test_tiles.py"),
         str(TESTS / "models" / "test_tiled_attention.py"),
     ]
     done = subprocess.run(
-        [sys.executable, "-c", OTHER_LEVEL, level, *files],
-        env={**os.environ, "EDUCE_CACHE": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
+        [sys.executable, "-c", OTHER_LEVEL, level, chosen, *files, *options],
+        env={**os.environ, "EDUCE_CACHE": str(folder), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("level", ["-O1", "-O2"])
+def test_other_levels_of_optimisation(level, tmp_path):
+    """gcc does not know what its own tile instructions read: this is where leaving it out shows."""
+    run_again(tmp_path, level, FEW)
+
+
+EMULATED = pytest.mark.skipif(
+    getattr(kernels(), "has_tiles", False), reason="this processor's own tiles are tested"
+)
+HEADER = str(TESTS / "engines" / "emulated_tiles.h")
+
+
+@EMULATED
+def test_on_emulated_tiles(tmp_path):
+    """What only processors with tiles run is right, and its tiles have the right shapes."""
+    told = run_again(tmp_path, "-O3", f"tiles and ({FEW}) and not 1400", HEADER)
+    assert "skipped" not in told  # as they are on this processor's own
+
+
+@EMULATED
+@pytest.mark.slow
+def test_everything_on_emulated_tiles(tmp_path):
+    run_again(tmp_path, "-O3", "tiles", HEADER)
 
 
 AT_THE_EDGE = """

@@ -14,6 +14,9 @@
 #if TILES
 #include <sys/syscall.h>
 #include <unistd.h>
+#ifndef MAY_USE_TILES /* ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA */
+#define MAY_USE_TILES() (syscall(SYS_arch_prctl, 0x1023L, 18L) == 0)
+#endif
 #endif
 
 #define PANEL 32  /* outputs */
@@ -39,8 +42,7 @@ int educe_tiles;
 /* Whether this processor has tiles and the system lets us use them; asks it. */
 int educe_has_tiles(void) {
 #if TILES
-    const long ask = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-    educe_tiles = syscall(SYS_arch_prctl, ask, tile_data) == 0;
+    educe_tiles = MAY_USE_TILES();
 #endif
     return educe_tiles;
 }

@@ -9,6 +9,9 @@
 #define EDUCE_VECTORS_H
 
 
+#ifdef EDUCE_EMULATED_TILES /* of the tests, on processors without tiles */
+#include EDUCE_EMULATED_TILES
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -49,7 +52,10 @@ typedef struct {
 } Shapes;
 
 /* gcc's own says that it reads eight bytes, so that the stores of the others may be left out. */
-INLINE void shape(const Shapes *s) { __asm__ volatile("ldtilecfg %0" : : "m"(*s)); }
+#ifndef LOAD_SHAPES
+#define LOAD_SHAPES(s) __asm__ volatile("ldtilecfg %0" : : "m"(*(s)))
+#endif
+INLINE void shape(const Shapes *s) { LOAD_SHAPES(s); }
 
 /* Nor do gcc's tile loads say that they read memory: what they read is written before this. */
 #define WRITTEN() __asm__ volatile("" : : : "memory")
