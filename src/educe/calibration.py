@@ -3,7 +3,7 @@
 A model of the recipe's shape with random weights goes through the very engine and optimizer step
 that a run uses: decode at several row counts and contexts, prefill, packs of several sizes, the
 optimizer, a publish; each with its time and its peak memory. It runs in a process of its own and
-takes under a minute for small models; of large ones a few layers are measured and extrapolated.
+takes one to two minutes for small models; of large ones a few layers are measured and extrapolated.
 Results are kept by machine, versions, shape and types.
 """
 
