@@ -164,7 +164,12 @@ def test_advantages_are_finite_bounded_and_centred(scores):
 
 
 @settings(max_examples=30, deadline=None)
-@given(scores=st.lists(st.floats(-10, 10), min_size=3, max_size=8), seed=st.integers(0, 9))
+@given(
+    # Whole 128ths: their sums are exact. A mean that is zero but for rounding depends on the order,
+    # and mean_scaled divides by it.
+    scores=st.lists(st.integers(-1280, 1280).map(lambda n: n / 128), min_size=3, max_size=8),
+    seed=st.integers(0, 9),
+)
 def test_order_does_not_matter(scores, seed):
     order = np.random.default_rng(seed).permutation(len(scores))
     for name in ADVANTAGES:
