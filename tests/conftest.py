@@ -27,18 +27,28 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(params=["tiles", "vectors"])
-def product_way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each way in which the compiled kernels multiply blocks here; tiles also do it by vectors."""
+def kernel_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """With the processor's matrix tiles, where it has them, and without."""
     from educe.native.build import open_library
     from educe.native.kernels import kernels
 
-    found = kernels()
-    if found is None or not found.has_blocks:
-        pytest.skip("no products of our own on this processor")
-    if request.param == "tiles" and not found.has_tiles:
+    if request.param == "tiles" and not getattr(kernels(), "has_tiles", False):
         pytest.skip("this processor has no matrix tiles")
-    flag = ctypes.c_int.in_dll(open_library().library, "educe_tiles")
+    library = open_library().library
+    if library is None:
+        pytest.skip("no compiled kernels here")
+    flag = ctypes.c_int.in_dll(library, "educe_tiles")
     before = flag.value
     flag.value = int(request.param == "tiles")
     yield request.param
     flag.value = before
+
+
+@pytest.fixture
+def product_way(kernel_way: str) -> str:
+    """The same for what multiplies blocks; without tiles it needs vectors of bf16 pairs."""
+    from educe.native.kernels import kernels
+
+    if not getattr(kernels(), "has_blocks", False):
+        pytest.skip("no products of our own on this processor")
+    return kernel_way

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from educe.native.build import open_library
 from educe.native.kernels import Kernels, kernels, kind
 from educe.native.structures import Attend
 
@@ -33,18 +32,6 @@ def native() -> Kernels:
     found = kernels()
     assert found is not None
     return found
-
-
-@pytest.fixture(params=["tiles", "vectors"])
-def way(request):
-    """Decoding has kernels without blocks too: only tiles are asked for."""
-    if request.param == "tiles" and not native().has_tiles:
-        pytest.skip("this processor has no matrix tiles")
-    flag = ctypes.c_int.in_dll(open_library().library, "educe_tiles")
-    before = flag.value
-    flag.value = int(request.param == "tiles")
-    yield request.param
-    flag.value = before
 
 
 @dataclass
@@ -192,25 +179,25 @@ def check(case: Case) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("fresh", [1, 3])
-def test_as_the_plain_formula(shape, dtype, fresh, way):
+def test_as_the_plain_formula(shape, dtype, fresh, kernel_way):
     check(Case(shape, dtype, fresh))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("parts", ["scales", "bias", "norms"])
-def test_what_is_done_to_queries_and_keys(dtype, parts, way):
+def test_what_is_done_to_queries_and_keys(dtype, parts, kernel_way):
     check(Case((9, 3, 64), dtype, 2, **{f"with_{parts}": True}))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(9, 3, 64), (4, 2, 80), (2, 1, 128)], ids=str)
-def test_nothing_is_read_past_the_end(shape, dtype, way):
+def test_nothing_is_read_past_the_end(shape, dtype, kernel_way):
     """A page behind the last value of each segment and slot ends the process that reads it."""
     check(Case(shape, dtype, guarded=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_blocks_and_threads_change_no_bit(dtype, way):
+def test_blocks_and_threads_change_no_bit(dtype, kernel_way):
     before = torch.get_num_threads()
     found = []
     try:
@@ -219,7 +206,7 @@ def test_blocks_and_threads_change_no_bit(dtype, way):
             found.append(Case((9, 3, 64), dtype, 2, block=block).run())
     finally:
         torch.set_num_threads(before)
-    if way == "vectors":  # on tiles rows that read together are one product
+    if kernel_way == "vectors":  # on tiles rows that read together are one product
         assert all(torch.equal(a, b) for a, b in pairwise(found))
     for one in found[1:]:
         assert (one - found[0]).norm() < 1e-2 * found[0].norm()
